@@ -6,6 +6,7 @@ import time
 import pytest
 
 from packer.errors import PackerError
+from packer.sources.read_documents import read_documents
 from tests.helpers.commands import run
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink
@@ -28,12 +29,12 @@ def test_millions_of_blank_lines_are_skipped_quickly_and_counted_in_messages(tmp
     good, bad = b'{"input_ids": [7]}\n', b'{"input_ids": "x"}\n'
     begun = time.monotonic()
     path = zipped(tmp_path / "a.jsonl.gz", [(blank, 2), (good, 1), (blank, 2), (good, 1)])
-    source = open_source(path)
-    assert sum(len(table.lengths) for table in source.tables()) == 2
-    assert source.describe(1) == "document 1 (a.jsonl.gz line 4000002)"
+    documents = read_documents(open_source(path))
+    assert documents.identity.documents == 2
+    assert documents.describe(1) == "document 1 (a.jsonl.gz line 4000002)"
     wrong = zipped(tmp_path / "b.jsonl.gz", [(good, 1), (blank, 2), (bad, 1)])
     with pytest.raises(PackerError, match=r"document 1 \(b.jsonl.gz line 2000002\)"):
-        list(open_source(wrong).tables())
+        read_documents(open_source(wrong))
     assert time.monotonic() - begun < 30
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.sources.read_documents import read_documents
+from packer.sources.read_documents import DocumentReader, read_documents
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
 from tests.helpers.opening import open_source
@@ -27,10 +27,10 @@ LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]
 
 
 def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
-    """Return all documents and labels, read through `Source.tables`."""
+    """Return all documents and labels, read in one pass."""
     documents: list[list[int]] = []
     labels: list[list[int]] = []
-    for table in source.tables():
+    for table in DocumentReader(source).tables():
         assert table.first_document == len(documents)
         documents += lists_of(table.input_ids, table)
         labels += lists_of(table.labels, table) if table.labels is not None else []
@@ -177,8 +177,7 @@ def test_describe_gives_the_location_in_each_format(tmp_path):
     write(tmp_path / "b", "jsonl", [[3], [4]])
     write(tmp_path / "c", "stream", [[5], [6]])
     source = open_source(tmp_path)
-    read_documents(source)
-    for opened in (source, spill_source(source, tmp_path / ".spill")):
+    for opened in map(read_documents, (source, spill_source(source, tmp_path / ".spill"))):
         assert opened.describe(1) == "document 1 (a.parquet row 1)"
         assert opened.describe(3) == "document 3 (b.jsonl line 2)"
         assert opened.describe(4) == "document 4 (c.arrow row 0)"

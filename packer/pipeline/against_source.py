@@ -29,7 +29,6 @@ from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.shards.writer import KeptValues, tokens_at
 from packer.sources.segment_index import SortedSegments
-from packer.sources.source import Source
 from packer.token_memory import Spans, TokenColumn, gather, held_spans
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
@@ -43,10 +42,10 @@ class TableDifferences:
     kept column is reported, and the first in the tokens, or in the labels if the tokens are equal.
     """
 
-    def __init__(self, options: RowOptions, source: Source, rows: PackedRows) -> None:
+    def __init__(self, options: RowOptions, describe: Callable[[int], str], rows: PackedRows) -> None:
         self._rows = rows
         self._kept_names = (*options.stored_keep_tokens, *options.kept)
-        self.describe = source.describe
+        self.describe = describe
         """Function that names a document in messages."""
         self._structure: str | None = None
         self._kept: dict[str, str] = {}  # a sentence per column that differs

@@ -77,7 +77,7 @@ def measure(source: SourceLike, options: RowOptions, progress: Progress = silent
     warn_of_linked_files(opened)
     documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
     assert documents.lengths is not None
-    warn_of_rejected(opened)
+    warn_of_rejected(documents.rejections)
     prepare_for(documents=documents.identity.documents)
     measured = Measured(lengths=documents.lengths, documents=documents)
     if not options.is_planned_whole:
@@ -130,7 +130,7 @@ def dataset_figures(
 
 def _counted(measured: Measured, name: str) -> int | None:
     """Return a sum of `Batch.counts` over the source; None if it has none."""
-    return None if measured.documents is None else measured.documents.source.counts.get(name)
+    return None if measured.documents is None else measured.documents.counts.get(name)
 
 
 def row_lengths(

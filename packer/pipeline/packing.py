@@ -134,8 +134,8 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                 entries = write_shards(work.output, maker, options.shard_size, watch, engine, progress)
 
                 # Write the manifest, which completes the dataset.
-                totals = _totals(mapped, plan.totals, entries, options)
-                return Written(record=publish(work, options, mapped, documents.identity, totals, entries), output=out)
+                totals = _totals(documents, plan.totals, entries, options)
+                return Written(record=publish(work, options, documents, totals, entries), output=out)
         except FinishedElsewhere:
             return Written(record=read_manifest(out), output=out, finished_elsewhere=True)
 
@@ -173,28 +173,27 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
     """Check every document of a mapped source, and warn of what would silently ruin a training run."""
     _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
     documents = read_documents(mapped, progress, hold_lengths=options.is_planned_whole)
-    refuse_all_rejected(mapped, documents.identity.documents, documents.identity.tokens)
+    refuse_all_rejected(documents)
     warn_of_padding(mapped)
-    warn_of_unstopped(mapped)
-    warn_of_special_texts(mapped)
+    warn_of_unstopped(documents.counts)
+    warn_of_special_texts(documents.counts)
     return documents
 
 
-def _totals(mapped: Source, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions) -> Totals:
+def _totals(documents: Documents, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions) -> Totals:
     """Return the totals of the rows; raise a SourceError if nothing in them is trained, unless that is allowed."""
     trained = sum(entry.trained for entry in entries)
-    if mapped.has_labels and options.labels and not (trained or options.untrained == "keep-all"):
-        refuse_untrained(mapped, planned.tokens_packed)
+    if documents.source.has_labels and options.labels and not (trained or options.untrained == "keep-all"):
+        refuse_untrained(documents.rejections, planned.tokens_packed)
     untrained = sum(entry.untrained_segments for entry in entries)
-    totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), mapped)
-    return with_rejected(totals, mapped) if options.on_error == "skip" else totals
+    totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), documents)
+    return with_rejected(totals, documents.rejections) if options.on_error == "skip" else totals
 
 
 def publish(
     work: Work,
     options: PackOptions,
-    source: Source,
-    identity: SourceIdentity,
+    documents: Documents,
     totals: Totals,
     entries: Sequence[ShardEntry],
 ) -> Manifest:
@@ -206,11 +205,11 @@ def publish(
     shards = ShardTable.of(entries)
 
     def finish() -> Manifest | None:
-        small = datasets_files(identity, all_shard_names(len(shards)))
+        small = datasets_files(documents.identity, all_shard_names(len(shards)))
         files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
         if options.on_error == "skip":
-            files[REJECTED] = write_rejected_list(work.output, source)
-        manifest = Manifest(options=options, source=identity, totals=totals, shards=shards, files=files)
+            files[REJECTED] = write_rejected_list(work.output, documents.rejections)
+        manifest = Manifest(options=options, source=documents.identity, totals=totals, shards=shards, files=files)
         return manifest if work.output.finish(manifest.to_bytes(), small) else None
 
     return work.publish(finish)

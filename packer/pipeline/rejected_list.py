@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -13,31 +13,32 @@ from packer.manifest_fields import REASONS, REJECTED, Totals
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.shards.reader import read_rejected
+from packer.sources.read_documents import Documents
 from packer.sources.record_decoder import SAVED
-from packer.sources.source import Source
+from packer.sources.source import Rejections
 from packer.stores import AnyPath
 
 
-def write_rejected_list(folder: Output, source: Source) -> str:
+def write_rejected_list(folder: Output, rejections: Rejections) -> str:
     """Write the list of rejected records, a line for each, in the order of the source; return its xxh3-128."""
     with folder.store.temporary(REJECTED) as temporary:
         with HashingFile(temporary) as file:
-            for record in source.rejections.records():
+            for record in rejections.records():
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
         folder.store.put_file(REJECTED, temporary)
     return file.hexdigest()
 
 
-def with_rejected(totals: Totals, source: Source) -> Totals:
+def with_rejected(totals: Totals, rejections: Rejections) -> Totals:
     """Count empty documents that were rejected under their reasons."""
-    counts = source.count_rejected()
+    counts = rejections.counts
     values = totals.with_rejected(sum(counts.values())).values()
     return Totals(**{**values, "documents_rejected": counts})
 
 
-def with_counts(totals: Totals, source: Source) -> Totals:
+def with_counts(totals: Totals, documents: Documents) -> Totals:
     """Add the counts made while documents were decoded: of padding, of text, and of trees."""
-    counts = source.counts
+    counts, source = documents.counts, documents.source
     totals = replace(totals, tokens_stripped=counts[STRIPPED] or None)
     if source.tree_len is not None:
         totals = replace(totals, tokens_shared=counts[SAVED])
@@ -51,43 +52,41 @@ def with_counts(totals: Totals, source: Source) -> Totals:
     )
 
 
-def refuse_all_rejected(source: Source, documents: int, tokens: int) -> None:
+def refuse_all_rejected(documents: Documents) -> None:
     """Raise a SourceError if rejected records leave nothing to pack."""
-    counts = source.count_rejected()
-    if tokens or not counts:
+    identity, rejections = documents.identity, documents.rejections
+    if identity.tokens or not len(rejections.documents):
         return
-    others = ", and the others are empty" if documents > sum(counts.values()) else ""
-    raise SourceError(f"nothing is left: of {documents:,} records, {_described(source, counts, others)}")
+    others = ", and the others are empty" if identity.documents > len(rejections.documents) else ""
+    raise SourceError(f"nothing is left: of {identity.documents:,} records, {_described(rejections, others)}")
 
 
-def refuse_untrained(source: Source, tokens: int) -> None:
+def refuse_untrained(rejections: Rejections, tokens: int) -> None:
     """Raise the SourceError for rows without trained tokens, which names rejected records if there are any."""
     what = f"none of the {tokens:,} packed tokens is trained"
-    if counts := source.count_rejected():
-        raise SourceError(f"{what}, and of the records, {_described(source, counts)}; or choose --untrained keep-all")
+    if len(rejections.documents):
+        raise SourceError(f"{what}, and of the records, {_described(rejections)}; or choose --untrained keep-all")
     raise SourceError(
         f"{what}, so a model would learn nothing from them: check the labels or masks, or choose --untrained keep-all"
     )
 
 
-def _described(source: Source, counts: Mapping[str, int], others: str = "") -> str:
+def _described(rejections: Rejections, others: str = "") -> str:
     """Describe rejected records: how many, why, what is said of others, and the first one."""
-    first = next(source.rejections.records())
+    first = next(rejections.records())
     place = f"line {first.line}" if first.line is not None else f"row {first.row}"
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejections.counts.items())
     return (
-        f"{sum(counts.values()):,} cannot be used ({reasons}){others}; "
+        f"{len(rejections.documents):,} cannot be used ({reasons}){others}; "
         f"the first is document {first.document} ({first.file} {place}): {first.message}"
     )
 
 
-def list_faults(folder: AnyPath, source: Source) -> Iterator[str]:
-    """Yield a sentence for the first difference between the list and the records that the source rejects now.
+def list_faults(folder: AnyPath, rejections: Rejections) -> Iterator[str]:
+    """Yield a sentence for the first difference between the list and the records that are rejected now.
 
-    The source has been read to its end. Names of files may differ, as in a comparison of sources, and so may
-    messages, which libraries write.
+    Names of files may differ, as in a comparison of sources, and so may messages, which libraries write.
     """
-    rejections = source.rejections
     found = (
         (int(document), REASONS[reason])
         for document, reason in zip(rejections.documents, rejections.reasons, strict=True)

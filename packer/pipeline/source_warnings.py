@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from packer.inputs.documents import reading
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import PlanTotals
-from packer.sources.source import Source
+from packer.sources.source import Rejections, Source
 from packer.token_memory import held_lists
 from packer.token_memory.token_column import NO_BYTES
 
@@ -49,9 +49,9 @@ def warn_of_split_chats(opened: Source, totals: PlanTotals) -> None:
         )
 
 
-def warn_of_unstopped(mapped: Source) -> None:
+def warn_of_unstopped(counts: Mapping[str, int]) -> None:
     """Log a warning for tokenized chats with answers that end without a trained stop token."""
-    count = mapped.counts["unstopped"]
+    count = counts.get("unstopped")
     if count:
         log.warning(
             "%s without a trained stop token, so a model does not learn to stop there: put the model's "
@@ -61,9 +61,9 @@ def warn_of_unstopped(mapped: Source) -> None:
         )
 
 
-def warn_of_special_texts(mapped: Source) -> None:
+def warn_of_special_texts(counts: Mapping[str, int]) -> None:
     """Log a warning for chats with messages that hold the text of a special token."""
-    count = mapped.counts["special"]
+    count = counts.get("special")
     if count:
         log.warning(
             "%s the text of a special token in a message, which becomes that token, as in transformers: a model takes "
@@ -72,11 +72,10 @@ def warn_of_special_texts(mapped: Source) -> None:
         )
 
 
-def warn_of_rejected(opened: Source) -> None:
-    """Log a warning if records cannot be used, for commands that do not list them; the source has been read."""
-    counts = opened.count_rejected()
-    if count := sum(counts.values()):
-        reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in counts.items())
+def warn_of_rejected(rejections: Rejections) -> None:
+    """Log a warning if records cannot be used, for commands that do not list them."""
+    if count := len(rejections.documents):
+        reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in rejections.counts.items())
         log.warning(
             "%s cannot be used and %s here (%s): `packer pack` lists them",
             "1 record" if count == 1 else f"{count:,} records",

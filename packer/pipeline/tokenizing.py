@@ -165,14 +165,15 @@ def _write(
     check_tokenizing(folder, opened)
     spilled = spill_source(opened, folder.spill, progress, engine=engine)
     watch.check()
-    warn_of_unstopped(spilled)
-    warn_of_special_texts(spilled)
-    identity = read_documents(spilled).identity
+    documents = read_documents(spilled)
+    warn_of_unstopped(documents.counts)
+    warn_of_special_texts(documents.counts)
+    identity = documents.identity
     assert identity.text is not None
     counts, digest = None, None
     if spilled.skips:
-        refuse_all_rejected(spilled, identity.documents, identity.tokens)
-        counts, digest = spilled.count_rejected(), write_rejected_list(folder, spilled)
+        refuse_all_rejected(documents)
+        counts, digest = documents.rejections.counts, write_rejected_list(folder, documents.rejections)
     report = TokenizeReport(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,
@@ -180,9 +181,9 @@ def _write(
         text=identity.text,
         files=request.without_times.files,
         source=identity,
-        documents_straddling=spilled.counts["straddling"],
-        documents_untrained=spilled.counts["untrained"],
-        documents_by_gigatoken=spilled.counts["fast"] or None,
+        documents_straddling=documents.counts["straddling"],
+        documents_untrained=documents.counts["untrained"],
+        documents_by_gigatoken=documents.counts["fast"] or None,
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +28,7 @@ from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.open_sources import SourceLike, open_packed_source
-from packer.sources.read_documents import IdentityCounter
+from packer.sources.read_documents import DocumentReader, Documents
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
 from packer.sources.source import Source
 from packer.stores import AnyPath, any_path
@@ -124,59 +125,58 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Source, progress
     if fault is not None:
         yield fault
         return
-    identity = IdentityCounter(opened)
-    is_same = yield from compare_with_source(folder, manifest, opened, identity, progress)
-    if is_same:
-        yield from identity_faults(packed, identity.identity())
-        yield from differences(manifest.totals, with_counts(manifest.totals, opened).to_dict(), "the source")
+    documents = yield from compare_with_source(folder, manifest, opened, progress)
+    if documents is not None:
+        yield from identity_faults(packed, documents.identity)
+        yield from differences(manifest.totals, with_counts(manifest.totals, documents).to_dict(), "the source")
         if manifest.options.on_error == "skip":
-            yield from list_faults(folder, opened)
+            yield from list_faults(folder, documents.rejections)
 
 
 def compare_with_source(
     folder: AnyPath,
     manifest: Manifest,
     source: Source,
-    identity: IdentityCounter,
     progress: Progress,
-) -> Generator[str, None, bool]:
+) -> Generator[str, None, Documents | None]:
     """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
 
     If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does
     not grow with the number of documents: the segments of the rows are sorted in a temporary folder
     (`sorted_segments`), and then read for one part of the source after the other.
 
-    The documents that are read are added to `identity`. Progress is "compare", in tokens. Returns whether rows and
-    totals agree with the source.
+    Progress is "compare", in tokens. Returns the documents of the source if rows and totals agree with them, otherwise
+    None.
     """
     options = manifest.options
     counts = SourceCounts(options)
     tokens = faults = 0
     rows = PackedRows.of(folder, manifest, options.kept, options.stored_keep_tokens)
+    reader = DocumentReader(source)
     with sorted_segments(folder, manifest) as index:
-        tables = source.tables()
+        tables = reader.tables()
         for table in tables:
-            identity.add(table.lengths)
-            differences = _compared(table, index, TableDifferences(options, source, rows), counts)
+            differences = _compared(table, index, TableDifferences(options, reader.describe, rows), counts)
             if differences.in_structure:
-                yield from _other_number(manifest, source, identity.documents, tables)
+                yield from _other_number(manifest, reader, tables)
             for fault in differences.faults():
                 faults += 1
                 yield fault
             if differences.in_structure:
-                return False
+                return None
             tokens += int(table.lengths.sum(dtype=np.int64))
             progress("compare", tokens, manifest.totals.tokens)
-        unexpected = len(index.read(identity.documents, np.iinfo(np.int64).max).documents)
+        unexpected = len(index.read(reader.done, np.iinfo(np.int64).max).documents)
         if unexpected:
-            yield from _other_number(manifest, source, identity.documents, tables)
+            yield from _other_number(manifest, reader, tables)
             yield f"{unexpected:,} segments in the rows are not in the source"
-            return False
+            return None
+    documents = reader.finish()
     if not faults:
-        for fault in counts.faults(manifest, source.count_rejected(), source.describe):
+        for fault in counts.faults(manifest, documents.rejections.counts, documents.describe):
             faults += 1
             yield fault
-    return not faults
+    return None if faults else documents
 
 
 def _compared(
@@ -196,14 +196,16 @@ def _compared(
     return differences
 
 
-def _other_number(manifest: Manifest, source: Source, done: int, rest: Iterator[TokenTable]) -> Iterator[str]:
+def _other_number(manifest: Manifest, reader: DocumentReader, rest: Iterator[TokenTable]) -> Iterator[str]:
     """Yield a sentence if a source does not have as many documents as were packed: it may be another source.
 
-    `done` documents have been read; `rest` is read only to count, and errors in it must not hide a difference.
+    The other tables, `rest`, are read only to count, and errors in them must not hide a difference.
     """
-    found, packed = source.documents, manifest.totals.documents
+    found, packed = reader.source.documents, manifest.totals.documents
     with suppress(PackerError):
-        found = done + sum(len(table.lengths) for table in rest) if found is None else found
+        if found is None:
+            deque(rest, maxlen=0)
+            found = reader.done
         if found != packed:
             yield f"the source has {found:,} documents, the manifest says {packed:,}"
 

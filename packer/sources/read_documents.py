@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,14 +13,19 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from packer.arrow import as_arrow, as_numpy
+from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
 from packer.inputs.column_types import cast_to_common_type
-from packer.inputs.documents import DocumentError, reading
-from packer.inputs.token_tables import TokenTable
-from packer.manifest_fields import FileIdentity, SourceIdentity
-from packer.progress import Progress, silent
-from packer.sources.source import Source
+from packer.inputs.documents import Batch, DocumentError, reading
+from packer.inputs.list_checks import checked
+from packer.inputs.token_tables import TokenTable, ValueColumn
+from packer.manifest_fields import REASONS, FileIdentity, SourceIdentity
+from packer.progress import Progress, documents_of, silent
+from packer.sources.source import Rejections, Source
 from packer.stores.mirror import fetch_queued
+from packer.text.fast_tokens import SWITCH
+from packer.token_memory import TokenColumn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,14 @@ class Documents:
 
     identity: SourceIdentity
 
+    rows: tuple[int, ...]
+    """Number of documents in each input."""
+
+    counts: Counter[str]
+    """Sums of `Batch.counts`."""
+
+    rejections: Rejections
+
     lengths: NDArray[np.int32] | None = None
     """(documents,) tokens of each document; None unless they were requested."""
 
@@ -43,7 +57,7 @@ class Documents:
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
-        return self.source.describe(document)
+        return self.source.describe(document, self.rows)
 
     @cached_property
     def table(self) -> TokenTable:
@@ -65,17 +79,16 @@ def read_documents(
     must be decoded are held, if they are requested. Raises a SourceError if the source has no documents, a document or
     file is invalid, or no type holds all values of an extra column.
     """
-    seen = IdentityCounter(source)
+    reader = DocumentReader(source, progress)
     lengths = [np.empty(0, np.int32)]
     columns: defaultdict[str, list[pa.Array]] = defaultdict(list)
-    for table in source.tables(progress):
-        seen.add(table.lengths)
+    for table in reader.tables():
         if hold_lengths:
             lengths.append(table.lengths)
         if with_extra and not source.mapped:
             for name, column in table.extra.items():
                 columns[name] += column.chunks
-    if not seen.documents:
+    if not reader.done:
         raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
     extra = {}
     if with_extra and source.mapped:
@@ -86,41 +99,76 @@ def read_documents(
         try:
             extra[name] = pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
         except DocumentError as fault:  # with the first document that does not fit
-            raise SourceError(f"{source.describe(fault.row)}: {fault.message}") from None
-    return Documents(
-        source=source,
-        identity=seen.identity(),
-        lengths=np.concatenate(lengths) if hold_lengths else None,
-        extra=extra,
-    )
+            raise SourceError(f"{reader.describe(fault.row)}: {fault.message}") from None
+    return replace(reader.finish(), lengths=np.concatenate(lengths) if hold_lengths else None, extra=extra)
 
 
-class IdentityCounter:
-    """Collects the identity of a source while its tables are read, to its end before `identity` is called."""
+class DocumentReader:
+    """One pass over a source, which checks every document and collects the identity of the source.
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    Args:
+        source: the source.
+        progress: callback, called with documents as "lengths", "decode" or "tokenize".
+    """
+
+    def __init__(self, source: Source, progress: Progress = silent) -> None:
+        self.source = source
+        self._progress = progress
+        self._rows = [input_.rows for input_ in source.inputs]
+        self._counts = Counter(source.counts)
+        self._rejected = array("q")  # number and reason of each rejected document in turn
         self._digest = xxhash.xxh3_128()
         self._ends, self._tokens = [0], [0]  # up to the end of each table, which never crosses files
 
     @property
-    def documents(self) -> int:
-        """Number of documents added so far."""
+    def done(self) -> int:
+        """Number of documents that have been read."""
         return self._ends[-1]
 
-    def add(self, lengths: NDArray[np.int32]) -> None:
-        """Add the lengths of the documents of the next table."""
+    def describe(self, document: int) -> str:
+        """Return the name of a document that has been read, see `Source.describe`."""
+        return self.source.describe(document, self._rows)
+
+    def tables(self) -> Iterator[TokenTable]:
+        """Yield all documents in order, checked, in tables of bounded memory; a SourceError if one is invalid."""
+        source = self.source
+        stage = "lengths" if source.mapped else "tokenize" if source.encoder else "decode"
+        total = sum(file.bytes for file in source.files)
+        finished = records = 0
+        for number, input_ in enumerate(source.inputs):
+            first = self.done
+            try:
+                for batch, lengths in checked(input_, source.columns):
+                    for one in batch.rejected:
+                        self._rejected.extend((self.done + one.row, REASONS.index(one.reason)))
+                    table = _table_of(batch, lengths, self.done, records if source.numbers_records else None)
+                    records += sum(np.count_nonzero(as_numpy(chunk) == 0) for chunk in batch.extra.get(ANSWER, ()))
+                    self._count(batch, lengths)
+                    yield table
+                    self._progress(stage, *documents_of(self.done, finished + batch.done, total))
+            except DocumentError as fault:
+                raise fault.in_source(first + fault.row) from None
+            self._rows[number] = self.done - first
+            finished += input_.file.bytes
+
+    def _count(self, batch: Batch, lengths: NDArray[np.int32]) -> None:
         self._digest.update(lengths.astype("<i4", copy=False).data)
         self._ends.append(self._ends[-1] + len(lengths))
         self._tokens.append(self._tokens[-1] + int(lengths.sum(dtype=np.int64)))
+        self._counts.update(batch.counts)
+        if self._counts["differing"] and self._counts["fast"] and not self.source.mapped:  # which were yielded before
+            raise SourceError(
+                f"{self.source.name}: gigatoken gives other tokens than tokenizers for a document, after others that "
+                f"it tokenized: set {SWITCH}=0"
+            )
 
-    def identity(self) -> SourceIdentity:
-        """Return the identity of the source."""
-        source = self._source
-        rows = [count or 0 for count in source.rows]
+    def finish(self) -> Documents:
+        """Return the documents, once all tables have been read."""
+        source = self.source
+        rows = tuple(count or 0 for count in self._rows)
         at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
         tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()
-        return SourceIdentity(
+        identity = SourceIdentity(
             files=tuple(
                 FileIdentity(name=file.name, bytes=file.bytes, rows=of_file, tokens=count)
                 for file, of_file, count in zip(source.files, rows, tokens, strict=True)
@@ -134,3 +182,26 @@ class IdentityCounter:
             text=source.text,
             indices_xxh3_128=source.order,
         )
+        rejections = source.rejections if source.mapped else Rejections.of(self._rejected)
+        return Documents(source=source, identity=identity, rows=rows, counts=self._counts, rejections=rejections)
+
+
+def _table_of(batch: Batch, lengths: NDArray[np.int32], first_document: int, first_record: int | None) -> TokenTable:
+    """Return checked documents of these lengths as a table.
+
+    `first_record` is the number of the first record, None unless records make any number of documents.
+    """
+    columns = batch.extra.items() if batch.input_ids else ()
+    extra = {name: ValueColumn.of_chunks(name, chunks) for name, chunks in columns}
+    if first_record is not None:
+        numbers = np.concatenate([np.zeros(0, np.int32), *map(as_numpy, batch.extra[ANSWER])])
+        records = first_record + np.cumsum(numbers == 0) - 1
+        extra[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records)])
+    return TokenTable(
+        input_ids=TokenColumn.from_arrow(batch.input_ids),
+        labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
+        lengths=lengths,
+        lists=None,
+        extra=extra,
+        first_document=first_document,
+    )

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS
-from packer.errors import SourceError
 from packer.inputs.column_types import one_type
-from packer.inputs.documents import Batch, Columns, DocumentError, Input, SourceFile
-from packer.inputs.list_checks import checked
+from packer.inputs.documents import Columns, Input, SourceFile
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.manifest_fields import REASONS, RejectedRecord, TextIdentity
-from packer.progress import Progress, documents_of, silent
-from packer.text.fast_tokens import SWITCH
 from packer.token_memory import TokenColumn
 
 if TYPE_CHECKING:
@@ -46,17 +40,23 @@ class Rejections:
         documents, reasons = np.array(numbers, np.int64).reshape(-1, 2).T
         return cls(documents=documents, reasons=reasons.astype(np.uint8), parts=tuple(parts))
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of rejected documents by reason."""
+        counts = np.bincount(self.reasons, minlength=len(REASONS))
+        return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
+
     def records(self) -> Iterator[RejectedRecord]:
         """Yield the records of the rejected documents, from the files that list them."""
         return (one for part in self.parts for one in part())
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """Documents in a fixed order, from one or more inputs, opened and ready to read.
 
-    A source holds no documents, only mappings of files and addresses of lists; every pass checks what it reads. A
-    mapped source can be pickled; unpickling maps its files again by path.
+    A source holds no documents, only mappings of files and addresses of lists; every pass (`DocumentReader`) checks
+    what it reads. A mapped source can be pickled; unpickling maps its files again by path.
 
     Documents are numbered from 0 across all inputs.
     """
@@ -92,17 +92,11 @@ class Source:
     holds_chats: bool = False
     """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    """Sums of `Batch.counts`, known once the source has been decoded or read."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Sums of `Batch.counts` over decoded inputs."""
 
-    rejections: Rejections = field(default_factory=Rejections)
-    """Rejected documents, known once the source has been decoded or read."""
-
-    rows: list[int | None] = field(init=False)
-    """Number of documents in each input; None until the input has been read to its end."""
-
-    def __post_init__(self) -> None:
-        self.rows = [input_.rows for input_ in self.inputs]
+    rejections: Rejections = Rejections()
+    """Rejected documents of decoded inputs."""
 
     @property
     def text(self) -> TextIdentity | None:
@@ -112,8 +106,8 @@ class Source:
     @property
     def documents(self) -> int | None:
         """Number of documents; None if it is known only after reading."""
-        rows = [count for count in self.rows if count is not None]
-        return sum(rows) if len(rows) == len(self.rows) else None
+        rows = [input_.rows for input_ in self.inputs]
+        return None if None in rows else sum(count or 0 for count in rows)
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -130,64 +124,6 @@ class Source:
         """Whether the documents have labels: either all have, or none has."""
         return any(input_.has_labels for input_ in self.inputs)
 
-    def count_rejected(self) -> dict[str, int]:
-        """Count the rejected documents by reason, once the source has been decoded or read."""
-        counts = np.bincount(self.rejections.reasons, minlength=len(REASONS))
-        return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
-
-    def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
-        """Yield all documents in order, checked, in tables of bounded memory; a SourceError if one is invalid.
-
-        A pass over a source that must be decoded updates `rejections` and `counts`.
-        Progress is reported in documents, as "lengths", "decode" or "tokenize".
-        """
-        stage = "lengths" if self.mapped else "tokenize" if self.encoder else "decode"
-        total = sum(input_.file.bytes for input_ in self.inputs)
-        first_document = finished = records = 0
-        counts: Counter[str] = Counter()
-        rejected = array("q")
-        for number, input_ in enumerate(self.inputs):
-            row = 0
-            try:
-                for batch, lengths in checked(input_, self.columns):
-                    for one in batch.rejected:
-                        rejected.extend((first_document + row + one.row, REASONS.index(one.reason)))
-                    yield self._table_of(batch, lengths, first_document + row, records)
-                    records += sum(np.count_nonzero(as_numpy(chunk) == 0) for chunk in batch.extra.get(ANSWER, ()))
-                    row += len(lengths)
-                    progress(stage, *documents_of(first_document + row, finished + batch.done, total))
-                    counts.update(batch.counts)
-                    if counts["differing"] and counts["fast"]:  # which were yielded before
-                        raise SourceError(
-                            f"{self.name}: gigatoken gives other tokens than tokenizers for a document, after others "
-                            f"that it tokenized: set {SWITCH}=0"
-                        )
-            except DocumentError as fault:
-                raise fault.in_source(first_document + fault.row) from None
-            self.rows[number] = row
-            first_document += row
-            finished += input_.file.bytes
-        if self.mapped:  # `spill_source` has counted for decoded copies
-            return
-        self.rejections, self.counts = Rejections.of(rejected), counts
-
-    def _table_of(self, batch: Batch, lengths: NDArray[np.int32], first_document: int, first_record: int) -> TokenTable:
-        """Return checked documents of these lengths as a table, given the numbers of the first one and its record."""
-        columns = batch.extra.items() if batch.input_ids else ()
-        extra = {name: ValueColumn.of_chunks(name, chunks) for name, chunks in columns}
-        if self.numbers_records:
-            numbers = np.concatenate([np.zeros(0, np.int32), *map(as_numpy, batch.extra[ANSWER])])
-            records = first_record + np.cumsum(numbers == 0) - 1
-            extra[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records)])
-        return TokenTable(
-            input_ids=TokenColumn.from_arrow(batch.input_ids),
-            labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
-            lengths=lengths,
-            lists=None,
-            extra=extra,
-            first_document=first_document,
-        )
-
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """Return all documents of a mapped, checked source by address, given the length of each."""
         assert self.mapped, "spill first"
@@ -202,10 +138,13 @@ class Source:
             first_document=0,
         )
 
-    def describe(self, document: int) -> str:
-        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
+    def describe(self, document: int, rows_of_inputs: Sequence[int | None]) -> str:
+        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)".
+
+        The numbers of documents in the inputs are those read so far: None for inputs that were not read to their end.
+        """
         number = document
-        for input_, rows in zip(self.inputs, self.rows, strict=True):
+        for input_, rows in zip(self.inputs, rows_of_inputs, strict=True):
             if rows is None or number < rows:  # None: this input is being read
                 return f"document {document} ({input_.place(number)})"
             number -= rows

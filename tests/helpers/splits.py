@@ -6,6 +6,7 @@ import datasets
 import pytest
 
 from packer.errors import PackerError
+from packer.sources.read_documents import DocumentReader
 from tests.helpers.opening import open_source
 
 
@@ -25,7 +26,7 @@ def save(folder, names, column="input_ids"):
 def tokens_of(source, split=None):
     return sorted(
         table.input_ids.list_at(i).to_pylist()[0]
-        for table in open_source(source, split=split).tables()
+        for table in DocumentReader(open_source(source, split=split)).tables()
         for i in range(len(table.lengths))
     )
 
