@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packer.errors import SourceError
@@ -16,15 +17,16 @@ State = tuple[int, int, int]
 _REST = 20
 """`Watch.check_again` waits this many times as long as the last check of all files took."""
 
-_due = 0.0  # when this process is to check files again
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Watch:
     """Source files and their state when the source was opened."""
 
     states: Mapping[Path, tuple[str, State]]
     """Name of each file in the source and its state (bytes, time of the last write in ns, inode), by path."""
+
+    due: float = 0.0
+    """Time of this machine's clock from which on `check_again` checks."""
 
     @classmethod
     def of(cls, opened: Source) -> Watch:
@@ -54,18 +56,13 @@ class Watch:
         It is called in every task: with 100,000 files and as many shards, `check` would make 10**10 `stat` calls.
         `check` must follow at the end.
         """
-        global _due
         begun = time.monotonic()
-        if begun < _due:
-            return
-        _due = float("inf")  # other threads need not do the same
-        next_check = 0.0  # if this check fails, so does the next one
-        try:
+        if begun >= self.due:
             self.check()
-            ended = time.monotonic()
-            next_check = ended + _REST * (ended - begun)
-        finally:
-            _due = next_check
+            self.due = begun + _REST * (time.monotonic() - begun)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(Watch, states=self.states), ()
 
 
 def _state(path: Path, name: str) -> State:
