@@ -160,7 +160,7 @@ def _compare(
     encoder: Encoder, slow: Encoder, tokenizer: Any, template: str | None, records: list[dict[str, Any]], runs: int
 ) -> None:
     """Print the speed of every way that there is for these records."""
-    tokens = len(encoder.encode(records).input_ids[0].values)
+    tokens = len(encoder.encode(records).input_ids.values)
     column = encoder.records.columns[0]
     ways = {
         "packer": by_packer(encoder, records, fast=True),

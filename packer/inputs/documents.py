@@ -13,7 +13,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
-from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError, first_line
 from packer.manifest_fields import REMEDY, Reason
 from packer.stores import AnyPath, is_remote
@@ -201,15 +200,14 @@ class DecodedSize(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Consecutive documents of an input, unchecked; chunk i of every column holds the same documents."""
+    """Consecutive documents of an input that is decoded, unchecked."""
 
-    input_ids: list[pa.Array]
-    labels: list[pa.Array] | None
+    input_ids: pa.Array
+    labels: pa.Array | None
     done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
-    extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
+    extra: dict[str, pa.Array] = {}  # noqa: RUF012 (never changed)
     counts: Mapping[str, int] = {}  # to sum over a source; of text: see `Encoder.encode`
     rejected: tuple[DocumentError, ...] = ()  # of documents that are left out, each empty here; ascending
-    differing: int | None = None  # of text: record of the document for which gigatoken first gave other tokens
     records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a record of its own
     lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
 
@@ -217,26 +215,26 @@ class Batch(NamedTuple):
     def record_count(self) -> int:
         """Number of records, each of which makes at least one document."""
         if self.records is None:
-            return sum(map(len, self.input_ids))
+            return len(self.input_ids)
         return int(self.records[-1]) + 1 if len(self.records) else 0
 
-    def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
-        """Return the extra columns that hold one value per token."""
-        return {name: self.extra[name] for name in columns.per_token if name in self.extra}
+    def beside(self, columns: Columns) -> dict[str, pa.Array]:
+        """Return labels, if there are any, and extra columns that hold a value per token, by name."""
+        found = {} if self.labels is None else {columns.labels: self.labels}
+        return found | {name: self.extra[name] for name in columns.per_token if name in self.extra}
 
 
 def joined_batches(parts: Sequence[Batch]) -> Batch:
-    """Join batches of one chunk each, whose `records` are those of one block."""
+    """Join batches whose `records` are those of one block."""
     if len(parts) == 1:
         return parts[0]
-    labels = [part.labels[0] for part in parts if part.labels is not None]
+    labels = [part.labels for part in parts if part.labels is not None]
     return Batch(
-        [pa.concat_arrays([part.input_ids[0] for part in parts])],
-        [pa.concat_arrays(labels)] if labels else None,
+        pa.concat_arrays([part.input_ids for part in parts]),
+        pa.concat_arrays(labels) if labels else None,
         parts[-1].done,
-        {name: [pa.concat_arrays([part.extra[name][0] for part in parts])] for name in parts[0].extra},
+        {name: pa.concat_arrays([part.extra[name] for part in parts]) for name in parts[0].extra},
         counts=sum((Counter(part.counts) for part in parts), Counter()),
-        differing=next((part.differing for part in parts if part.differing is not None), None),
         records=np.concatenate([part.records for part in parts if part.records is not None]),
     )
 
@@ -294,30 +292,12 @@ class Input(InputFile, Protocol):
         """Whether there are labels; None if the file has no documents."""
 
     @property
-    def decoded(self) -> DecodedSize | None:
-        """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        return None
-
-    @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
         """Declared types of the extra columns; empty if the file declares none."""
         return {}
 
-    def cut(self, size: int) -> Sequence[Input]:
-        """Cut an input that must be decoded into pieces that can be read in parallel.
-
-        The pieces depend only on the file and on `size`. `file.bytes` of a piece is its share of the file.
-
-        Args:
-            size: approximate size of a piece, in bytes.
-        """
-        return (self,)
-
-    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, using bounded memory; a DocumentError if one is invalid.
-
-        Blocks are decoded by a pool; None for a small one of its own.
-        """
+    def chunks_of(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+        """Yield extra columns of the documents in order; a DocumentError if a document is invalid."""
 
     def reading(self) -> AbstractContextManager[None]:
         """Convert errors of reading the file, see `reading`."""

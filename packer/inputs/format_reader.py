@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -27,8 +26,6 @@ from packer.inputs.documents import (
 from packer.inputs.list_checks import Faults, check_lists
 from packer.stores import AnyPath, RemotePath
 
-log = logging.getLogger(__name__)
-
 Block: TypeAlias = Any
 """What a reader cuts a file into: bytes, a record batch or records."""
 
@@ -39,7 +36,7 @@ ListDecoder: TypeAlias = Callable[[tuple[Block, int]], Batch]
 """Function that decodes a block of token lists, given with the bytes of the file up to its end."""
 
 Step: TypeAlias = Callable[[Batch], Batch]
-"""A check or change of a batch of one chunk; raises a DocumentError with the index of the document in the batch."""
+"""A check or change of a batch; raises a DocumentError with the index of the document in the batch."""
 
 BLOCK = 1 << 20
 """Bytes of records tokenized at once, some hundred thousand tokens."""
@@ -162,9 +159,9 @@ class TableReader(Reader, Protocol):
 
         def decode(block: tuple[pa.RecordBatch, int]) -> Batch:
             batch, done = block
-            labels = [batch.column(columns.labels)] if has_labels else None
-            extra = {name: [as_plain(batch.column(name))] for name in columns.extra}
-            return Batch([batch.column(columns.input_ids)], labels, done, extra)
+            labels = batch.column(columns.labels) if has_labels else None
+            extra = {name: as_plain(batch.column(name)) for name in columns.extra}
+            return Batch(batch.column(columns.input_ids), labels, done, extra)
 
         return decode
 
@@ -266,8 +263,8 @@ class DecodedInput(Input):
         """Locations of the records, for messages."""
         return self.reader.places
 
-    def cut(self, size: int) -> Sequence[Input]:
-        """Cut into the pieces of the reader."""
+    def cut(self, size: int) -> Sequence[DecodedInput]:
+        """Cut into the pieces of the reader, see `Reader.cut`; `file.bytes` of a piece is its share of the file."""
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
     def decoder(self) -> ListDecoder:
@@ -283,32 +280,35 @@ class DecodedInput(Input):
         return documents_of
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, one `Batch` of one chunk per block; blocks are parsed in parallel."""
+        """Yield the documents in order, checked, one `Batch` per block; a DocumentError if one is invalid.
+
+        Blocks are decoded by a pool; None for a small one of its own.
+        """
         documents_of, blocks = self.decoder(), self.reader.blocks(self.needed)
-        if not self.is_slow:
-            yield from self._numbered(map(documents_of, blocks))
-            return
-        own = closing(DecodePool(_THREADS)) if pool is None else nullcontext(pool)
-        with own as working, closing(working.in_order(documents_of, blocks)) as results:
-            yield from self._numbered(results)
+        with self.reading():
+            if not self.is_slow:
+                yield from self._numbered(map(documents_of, blocks))
+                return
+            own = closing(DecodePool(_THREADS)) if pool is None else nullcontext(pool)
+            with own as working, closing(working.in_order(documents_of, blocks)) as results:
+                yield from self._numbered(results)
+
+    def chunks_of(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+        """Yield extra columns of the documents in order."""
+        return ({name: batch.extra[name] for name in names} for batch in self.batches())
 
     def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield batches; errors, which have the index of a document in its batch, get that in the input."""
+        """Yield batches; errors with the index of a document in its batch get its index in the input, and its place."""
         row = records = 0
         try:
             for batch in batches:
-                if batch.differing is not None:
-                    log.warning(
-                        "gigatoken gives other tokens than tokenizers for %s: tokenizers makes all tokens",
-                        self.reader.places.place(records + batch.differing),
-                    )
                 yield batch
-                row += sum(map(len, batch.input_ids))
+                row += len(batch.input_ids)
                 records += batch.record_count
         except DocumentError as fault:
-            if fault.of_record:
-                fault.place = self.reader.places.place(records + fault.row)
-            raise fault.at(row + fault.row) from None
+            fault = fault.at(row + fault.row)
+            fault.place = self.places.place(records + fault.row - row) if fault.of_record else self.place(fault.row)
+            raise fault from None
 
     def place(self, row: int) -> str:
         """Return the location of a document; if records make any number of documents, only the file."""

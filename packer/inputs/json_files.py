@@ -139,7 +139,7 @@ class JsonFile(Reader):
         def decode(block: tuple[bytes, int]) -> Batch:
             lines, done = block
             batch = parse_lines(lines, columns, types, has_labels=has_labels, skips=skips)
-            for column, (values,) in batch.extra.items():
+            for column, values in batch.extra.items():
                 types[column] = join(types.get(column, pa.null()), values.type) or values.type
             return batch._replace(done=done, lines=self.lines_of(lines) if skips else None)
 
@@ -237,8 +237,8 @@ def parse_lines(
 
 
 def _batch(parsed: Mapping[str, pa.Array], columns: Columns, *, has_labels: bool) -> Batch:
-    labels = [parsed[columns.labels]] if has_labels else None
-    return Batch([parsed[columns.input_ids]], labels, 0, {column: [parsed[column]] for column in columns.extra})
+    labels = parsed[columns.labels] if has_labels else None
+    return Batch(parsed[columns.input_ids], labels, 0, {column: parsed[column] for column in columns.extra})
 
 
 def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:

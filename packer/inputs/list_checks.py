@@ -7,7 +7,7 @@ documents that have one (`--on-error skip`). `apply_masks` strips padding, and s
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
-from packer.engine import DecodePool
 from packer.inputs.column_types import is_list, plain_type, shown
 from packer.inputs.documents import (
     ATTENTION,
@@ -47,41 +46,33 @@ _SAMPLED = 1 << 16  # tokens whose numbers of values are compared
 _INVALID = -1  # instead of the length of a document
 
 
-def document_lengths(batch: Batch, columns: Columns) -> NDArray[np.int32]:
-    """Return the lengths of the documents of a batch, shape (documents,), and -1 for each invalid one.
+def document_lengths(tokens: pa.Array, beside: Mapping[str, pa.Array], widths: Mapping[str, int]) -> NDArray[np.int32]:
+    """Return the lengths of documents, shape (documents,), and -1 for each invalid one.
+
+    Args:
+        tokens: lists of tokens.
+        beside: labels and other columns with a value per token, by name.
+        widths: values per token, of columns that have several.
 
     A ValueError is raised if the offsets or buffers of an array are corrupt.
     """
-    lengths = np.empty(sum(map(len, batch.input_ids)), np.int32)
-    beside = {columns.labels: batch.labels} if batch.labels is not None else {}
-    beside |= batch.per_token(columns)
-    first = 0
-    for number, tokens in enumerate(batch.input_ids):
-        part = lengths[first : first + len(tokens)]
-        first += len(tokens)
-        tokens.validate()
-        wide = list_lengths(tokens)
-        part[:] = np.where(wide > LONGEST, _INVALID, wide) if len(wide) and wide.max() > LONGEST else wide
-        _mark_nulls(tokens, part)
-        for name, chunks in beside.items():
-            chunks[number].validate()
-            part[list_lengths(chunks[number]) != wide] = _INVALID
-            _mark_nulls(chunks[number], part, columns.widths.get(name))
+    tokens.validate()
+    wide = list_lengths(tokens)
+    is_long = len(wide) and wide.max() > LONGEST
+    lengths: NDArray[np.int32] = (np.where(wide > LONGEST, _INVALID, wide) if is_long else wide).astype(np.int32)
+    _mark_nulls(tokens, lengths)
+    for name, lists in beside.items():
+        lists.validate()
+        lengths[list_lengths(lists) != wide] = _INVALID
+        _mark_nulls(lists, lengths, widths.get(name))
     return lengths
 
 
-def document_error(batch: Batch, row: int, columns: Columns) -> DocumentError:
-    """Return the error for a document of a batch whose length is -1."""
-    number, at = 0, row
-    while at >= len(batch.input_ids[number]):
-        at -= len(batch.input_ids[number])
-        number += 1
-    tokens = batch.input_ids[number][at].values
-    lists = [(columns.input_ids, tokens)]
-    lists += [(name, chunks[number][at].values) for name, chunks in batch.per_token(columns).items()]
-    if batch.labels is not None:
-        lists.append((columns.labels, batch.labels[number][at].values))
-    for column, values in lists:
+def document_error(tokens: pa.Array, beside: Mapping[str, pa.Array], row: int, columns: Columns) -> DocumentError:
+    """Return the error for a document whose length is -1; see `document_lengths`."""
+    lists = {name: array[row].values for name, array in {columns.input_ids: tokens, **beside}.items()}
+    tokens = lists[columns.input_ids]
+    for column, values in lists.items():
         reason: Reason = "invalid_labels" if column in (columns.labels, *MASKS) else "invalid_value"
         if values is tokens:
             reason = "missing_value" if values is None else "invalid_tokens"
@@ -110,17 +101,17 @@ def document_error(batch: Batch, row: int, columns: Columns) -> DocumentError:
 
 
 def check_lists(batch: Batch, *, columns: Columns, skips: bool) -> Batch:
-    """Check a batch of one chunk; raise a DocumentError for the first document that cannot be used.
+    """Check a batch; raise a DocumentError for the first document that cannot be used.
 
     With `skips`, these documents are emptied and rejected instead. Lists of lists get fixed sizes.
     """
     batch = leave_out(batch, columns, list_faults(batch, columns), skips=skips)
-    wide = {name: [as_wide(batch.extra[name][0], width)] for name, width in columns.widths.items()}
+    wide = {name: as_wide(batch.extra[name], width) for name, width in columns.widths.items()}
     return batch._replace(extra=batch.extra | wide) if wide else batch
 
 
 def list_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find the documents of a batch of one chunk that cannot be used."""
+    """Find the documents of a batch that cannot be used."""
     found = Faults()
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
     for faults_of in (_length_faults, _value_faults, _mask_faults, _hole_faults):
@@ -131,7 +122,7 @@ def list_faults(batch: Batch, columns: Columns) -> Faults:
 
 
 def leave_out(batch: Batch, columns: Columns, faults: Faults, *, skips: bool) -> Batch:
-    """Empty and reject the documents of a batch of one chunk that have a fault, or raise the first unless `skips`."""
+    """Empty and reject the documents of a batch that have a fault, or raise the first unless `skips`."""
     if not faults:
         return batch
     if not skips:
@@ -142,14 +133,14 @@ def leave_out(batch: Batch, columns: Columns, faults: Faults, *, skips: bool) ->
 
 
 def _without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
-    """Empty the lists of documents of a batch of one chunk, whatever they hold."""
+    """Empty the lists of documents of a batch, whatever they hold."""
     if not faults:
         return batch
-    kept = np.ones(len(batch.input_ids[0]), np.bool_)
+    kept = np.ones(len(batch.input_ids), np.bool_)
     kept[list(faults)] = False
-    lists = {name: [_emptied(chunks[0], kept)] for name, chunks in batch.per_token(columns).items()}
-    labels = None if batch.labels is None else [_emptied(batch.labels[0], kept)]
-    return batch._replace(input_ids=[_emptied(batch.input_ids[0], kept)], labels=labels, extra=batch.extra | lists)
+    lists = {name: _emptied(batch.extra[name], kept) for name in columns.per_token if name in batch.extra}
+    labels = None if batch.labels is None else _emptied(batch.labels, kept)
+    return batch._replace(input_ids=_emptied(batch.input_ids, kept), labels=labels, extra=batch.extra | lists)
 
 
 def _emptied(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
@@ -197,8 +188,8 @@ def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int
         flat = [name for name, kind in input_.declared_types.items() if not _is_nested(plain_type(kind))]
         missing = [name for name in names if name not in (*found, *flat)]
         with input_.reading(), suppress(DocumentError):  # raised again when all documents are read
-            for batch in input_.batches() if missing else ():
-                for name, chunk in ((one, chunk) for one in missing for chunk in batch.extra[one]):
+            for chunks in input_.chunks_of(missing) if missing else ():
+                for name, chunk in chunks.items():
                     values = values_of(chunk)[:_SAMPLED]
                     lengths = list_lengths(values) if _is_nested(chunk.type) else np.zeros(len(values), np.int64)
                     lengths = lengths[(lengths > 0) | (not _is_nested(chunk.type))]
@@ -231,14 +222,15 @@ def int32_lists(lists: pa.Array) -> pa.Array:
 
 def _length_faults(batch: Batch, columns: Columns) -> Faults:
     """Find documents with nulls, or lists of unequal lengths."""
-    wrong = np.flatnonzero(document_lengths(batch, columns) < 0).tolist()
-    return {row: document_error(batch, row, columns) for row in wrong}
+    tokens, beside = batch.input_ids, batch.beside(columns)
+    wrong = np.flatnonzero(document_lengths(tokens, beside, columns.widths) < 0).tolist()
+    return {row: document_error(tokens, beside, row, columns) for row in wrong}
 
 
 def _value_faults(batch: Batch, columns: Columns) -> Faults:
     """Find documents with values that are not token ids, or not labels."""
-    faults = _wrong_values(batch.input_ids[0], columns.input_ids, label=False)
-    return faults if batch.labels is None else _wrong_values(batch.labels[0], columns.labels, label=True) | faults
+    faults = _wrong_values(batch.input_ids, columns.input_ids, label=False)
+    return faults if batch.labels is None else _wrong_values(batch.labels, columns.labels, label=True) | faults
 
 
 def _wrong_values(lists: pa.Array, column: str, *, label: bool) -> Faults:
@@ -262,9 +254,9 @@ def _first_places(is_wrong: NDArray[np.bool_], lengths: NDArray[np.int64]) -> It
 
 def _mask_faults(batch: Batch, columns: Columns) -> Faults:
     """Find documents whose masks hold values other than 0 and 1."""
-    lengths, faults = list_lengths(batch.input_ids[0]), Faults()
+    lengths, faults = list_lengths(batch.input_ids), Faults()
     for name in (name for name in columns.per_token if name in MASKS):
-        found = _numbers(batch.extra[name][0])
+        found = _numbers(batch.extra[name])
         for row, at, position in _first_places((found != 0) & (found != 1), lengths):
             message = f"'{name}' holds {found[at]} at position {position}: a mask is 0 or 1; fix the source"
             faults.setdefault(row, DocumentError(row, message, reason="invalid_labels"))
@@ -275,7 +267,7 @@ def _hole_faults(batch: Batch, columns: Columns) -> Faults:
     """Find documents with padding between their tokens."""
     if ATTENTION not in columns.per_token:
         return {}
-    lengths, attended = list_lengths(batch.input_ids[0]), mask_values(batch.extra[ATTENTION][0])
+    lengths, attended = list_lengths(batch.input_ids), mask_values(batch.extra[ATTENTION])
     first, last, places = attended_places(attended, lengths)
     ends, counts, faults = np.cumsum(lengths), last - first, Faults()
     some = np.flatnonzero(counts)
@@ -317,21 +309,21 @@ STRIPPED = "stripped"
 
 
 def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_labels: bool) -> Batch:
-    """Strip padding, count it, and set labels to -100 where a mask is 0, in a batch of one chunk without faults.
+    """Strip padding, count it, and set labels to -100 where a mask is 0, in a batch without faults.
 
     The masks are removed. With `has_labels`, labels are made of the tokens if there are none.
     """
-    tokens = batch.input_ids[0]
+    tokens = batch.input_ids
     values, lengths, labels, counts = values_of(tokens), list_lengths(tokens), None, batch.counts
     if has_labels:
-        labels = values_of(batch.labels[0]) if batch.labels is not None else values
+        labels = values_of(batch.labels) if batch.labels is not None else values
         if not pa.types.is_signed_integer(labels.type) or labels.type.bit_width < 32:
             labels = labels.cast(pa.int64())
         for name in (name for name in masks if name != ATTENTION):
-            mask = as_arrow(mask_values(batch.extra[name][0]))
+            mask = as_arrow(mask_values(batch.extra[name]))
             labels = pc.if_else(mask, labels, as_scalar(NO_LOSS, labels.type))
-    extra = {name: column for name, (column,) in batch.extra.items() if name not in masks}
-    if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION][0])).all():
+    extra = {name: column for name, column in batch.extra.items() if name not in masks}
+    if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION])).all():
         first, last, _ = attended_places(attended, lengths)
         lengths, keep = last - first, as_arrow(attended)
         counts = {**counts, STRIPPED: int(np.count_nonzero(~attended))}
@@ -341,9 +333,9 @@ def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_lab
             if name in extra:
                 extra[name] = _large_lists(values_of(extra[name]).filter(keep), lengths)
     return batch._replace(
-        input_ids=[_large_lists(values, lengths)],
-        labels=None if labels is None else [_large_lists(labels, lengths)],
-        extra={name: [column] for name, column in extra.items()},
+        input_ids=_large_lists(values, lengths),
+        labels=None if labels is None else _large_lists(labels, lengths),
+        extra=extra,
         counts=counts,
     )
 
@@ -386,28 +378,3 @@ def values_of(lists: pa.Array) -> pa.Array:
         return lists.values.slice(lists.offset * size, len(lists) * size)
     first, last = (lists.offsets[at].as_py() for at in (0, -1)) if len(lists) else (0, 0)
     return lists.values.slice(first, last - first)
-
-
-def checked(
-    input_: Input, columns: Columns, pool: DecodePool | None = None
-) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
-    """Yield the batches of an input, each with the lengths of its documents, shape (documents,).
-
-    A DocumentError for an invalid document has its place.
-    """
-    row = 0
-    batches = input_.batches(pool)
-    try:
-        while True:
-            with input_.reading():
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                lengths = document_lengths(batch, columns)
-            for wrong in np.flatnonzero(lengths < 0)[:1].tolist():
-                raise document_error(batch, wrong, columns).at(row + wrong)
-            yield batch, lengths
-            row += len(lengths)
-    except DocumentError as fault:
-        fault.place = fault.place or input_.place(fault.row)
-        raise

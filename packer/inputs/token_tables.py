@@ -14,10 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.engine import DecodePool
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import (
-    Batch,
     Columns,
     Input,
     Places,
@@ -26,7 +24,7 @@ from packer.inputs.documents import (
     reading,
     reading_copy,
 )
-from packer.inputs.list_checks import as_wide, wide_type, width_of
+from packer.inputs.list_checks import as_wide, document_error, document_lengths, wide_type, width_of
 from packer.inputs.mapped_files import FileState, MappedFile
 from packer.stores import AnyPath
 from packer.token_memory import TokenColumn
@@ -245,8 +243,8 @@ class TokenTable:
         return documents if self.lists is None else self.lists[documents].astype(np.int64)
 
 
-_DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths
-_CHUNKS = 1 << 10  # record batches per batch if they are small: a megabyte per column
+_DOCUMENTS = 1 << 20  # whose lengths are yielded together: 4 MB
+_CHUNKS = 1 << 10  # record batches, if they are small
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,26 +305,36 @@ class MappedLists(Input):
             for arrays in store.read(range(len(store.ends)), names):
                 yield [as_wide(array, self.widths.get(name)) for name, array in zip(names, arrays, strict=True)]
 
-    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield batches of about a million documents: small chunks are combined, large ones sliced."""
-        names = Columns(self.input_ids, self.labels or "", self.extra).wanted(has_labels=self.labels is not None)
-        parts: list[list[pa.Array]] = [[] for _ in names]
-        documents = finished = 0
-        total = max(self.rows, 1)
-        for chunks in self.chunks(*names):
-            for start in range(0, len(chunks[0]), _DOCUMENTS):
-                for part, chunk in zip(parts, chunks, strict=True):
-                    part.append(chunk.slice(start, _DOCUMENTS) if len(chunk) > _DOCUMENTS else chunk)
-                documents += len(parts[0][-1])
-                if documents >= _DOCUMENTS or len(parts[0]) >= _CHUNKS or finished + documents == total:
-                    finished += documents
-                    yield self._batch(parts, self.file.bytes * finished // total)
-                    parts, documents = [[] for _ in names], 0
+    def chunks_of(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+        """Yield extra columns of the documents in order."""
+        return (dict(zip(names, arrays, strict=True)) for arrays in self.chunks(*names))
 
-    def _batch(self, parts: list[list[pa.Array]], done: int) -> Batch:
-        input_ids, *others = parts
-        labels = others.pop(0) if self.labels is not None else None
-        return Batch(input_ids, labels, done, dict(zip(self.extra, others, strict=True)))
+    def lengths(self, columns: Columns) -> Iterator[NDArray[np.int32]]:
+        """Yield the lengths of about a million documents at a time; a DocumentError, with its place, if one is invalid.
+
+        Token values are not checked, which gathering does.
+        """
+        labels = () if self.labels is None else (self.labels,)
+        names = (self.input_ids, *labels, *(name for name in columns.per_token if name in self.extra))
+        columns = columns._replace(input_ids=self.input_ids, labels=self.labels or columns.labels)
+        parts: list[NDArray[np.int32]] = []
+        held = row = 0
+        with self.reading():
+            for chunks in self.chunks(*names):
+                for start in range(0, len(chunks[0]), _DOCUMENTS):
+                    tokens, *others = (chunk.slice(start, _DOCUMENTS) for chunk in chunks)
+                    beside = dict(zip(names[1:], others, strict=True))
+                    parts.append(document_lengths(tokens, beside, columns.widths))
+                    for wrong in np.flatnonzero(parts[-1] < 0)[:1].tolist():
+                        fault = document_error(tokens, beside, wrong, columns).at(row + wrong)
+                        fault.place = self.place(fault.row)
+                        raise fault
+                    held, row = held + len(tokens), row + len(tokens)
+                    if held >= _DOCUMENTS or len(parts) >= _CHUNKS:
+                        yield np.concatenate(parts)
+                        parts, held = [], 0
+        if parts:
+            yield np.concatenate(parts)
 
     def place(self, row: int) -> str:
         """Return the location of a document, such as "rows.jsonl line 18"."""

@@ -59,13 +59,13 @@ def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[
 
 
 def with_record_hashes(batch: Batch, *, options: ReadOptions) -> Batch:
-    """Add the hash of its record to each document of a batch of one chunk."""
+    """Add the hash of its record to each document of a batch."""
     assert batch.records is not None
-    lists, seed = int32_lists(batch.input_ids[0]), _seed_of(options)
+    lists, seed = int32_lists(batch.input_ids), _seed_of(options)
     content, offsets = as_numpy(lists.values).astype("<i4", copy=False).data.cast("B"), as_numpy(lists.offsets)
     bounds = (4 * offsets[np.searchsorted(batch.records, np.arange(batch.record_count + 1))]).tolist()
     hashes = np.array([_hash_of(content[begin:end], seed) for begin, end in pairwise(bounds)], np.int64)
-    return batch._replace(extra={**batch.extra, CONTENT_HASH: [as_arrow(hashes[batch.records])]})
+    return batch._replace(extra={**batch.extra, CONTENT_HASH: as_arrow(hashes[batch.records])})
 
 
 def _seed_of(options: ReadOptions) -> int:

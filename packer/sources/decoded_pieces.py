@@ -28,12 +28,11 @@ from packer.inputs.documents import (
     Columns,
     DecodedSize,
     DocumentError,
-    Input,
     Places,
     RowPlaces,
-    reading,
     reading_copy,
 )
+from packer.inputs.format_reader import DecodedInput
 from packer.inputs.line_blocks import filled_line_numbers
 from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
@@ -59,7 +58,7 @@ class Piece:
     """Facts about what it is made from. A stream is used again only if its checkpoint has the same."""
     number: int
     """Index of the input in the source."""
-    input: Input
+    input: DecodedInput
     """The piece, which can be read like any input."""
     columns: Columns
     """Columns of the stream."""
@@ -159,15 +158,13 @@ def _record_batches(
     """
     rows = 0
     for batch in batches:
-        for number, tokens in enumerate(batch.input_ids):
-            extra = {name: chunks[number] for name, chunks in batch.extra.items()}
-            for name, values in extra.items():
-                kinds[name] = join_with(kinds.get(name, pa.null()), values, name, first_row=rows)
-            lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
-            for run in runs(tokens):
-                arrays = [*(int32_lists(array[run]) for array in lists), *(values[run] for values in extra.values())]
-                yield pa.record_batch(arrays, names=[*columns[: 1 + has_labels], *extra])
-            rows += len(tokens)
+        for name, values in batch.extra.items():
+            kinds[name] = join_with(kinds.get(name, pa.null()), values, name, first_row=rows)
+        lists = [batch.input_ids] if batch.labels is None else [batch.input_ids, batch.labels]
+        for run in runs(batch.input_ids):
+            arrays = [int32_lists(array[run]) for array in lists] + [values[run] for values in batch.extra.values()]
+            yield pa.record_batch(arrays, names=[*columns[: 1 + has_labels], *batch.extra])
+        rows += len(batch.input_ids)
     if not rows:
         types = dict.fromkeys(columns.wanted(has_labels=has_labels), pa.list_(pa.int32()))
         types |= dict.fromkeys(columns.extra, pa.null()) | kinds
@@ -227,7 +224,7 @@ class RejectedFile(HashingFile):
                 self._lines += batch.lines.count(b"\n")
             for one, place in zip(batch.rejected, places, strict=True):
                 self.write(json.dumps([first_row + one.row, place, one.reason, one.listed]).encode() + b"\n")
-            first_row += sum(map(len, batch.input_ids))
+            first_row += len(batch.input_ids)
             first_record += batch.record_count
             yield batch
 
@@ -269,7 +266,7 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     stored = COLUMNS._replace(extra=source.columns.extra)
     pieces = []
     for number, input_ in enumerate(source.inputs):
-        if isinstance(input_, MappedLists):
+        if not isinstance(input_, DecodedInput):
             continue
         stat = input_.path.stat() if input_.path is not None else None
         made_from: dict[str, object] = {
@@ -318,7 +315,9 @@ class SpillSize:
 def spill_size(source: Source, folder: AnyPath) -> SpillSize:
     """Estimate what `spill_source` is going to write into `folder`."""
     pieces = cut_source(source, folder)
-    unknown: defaultdict[str, dict[str, Input]] = defaultdict(dict)  # the first of each file, by its ending and name
+    unknown: defaultdict[str, dict[str, DecodedInput]] = defaultdict(
+        dict
+    )  # the first of each file, by its ending and name
     for piece in pieces:
         if piece.input.decoded is None:
             unknown[PurePath(piece.input.file.name).suffix].setdefault(piece.input.file.name, piece.input)
@@ -334,22 +333,19 @@ def spill_size(source: Source, folder: AnyPath) -> SpillSize:
     return SpillSize(bytes=missing, tokens=tokens, sampled=bool(unknown))
 
 
-def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
+def _sample(inputs: list[DecodedInput]) -> tuple[DecodedSize, int]:
     """Decode the first block of a few inputs; return its size and the bytes of the files that it takes."""
     tokens = rows = kept = read = 0
     with closing(DecodePool(1)) as pool:
         for input_ in inputs[:: -(-len(inputs) // _SAMPLED)]:
             try:
-                with reading(input_.file.name):
-                    batch = next(input_.batches(pool), None)
-                    lists = batch.input_ids if batch is not None else []
-                    found = sum(int(list_lengths(chunk).sum()) for chunk in lists)
+                batch = next(input_.batches(pool), None)
             except (PackerError, DocumentError):  # raised again when it is decoded, with its location
                 continue
             if batch is not None:
-                rows += sum(map(len, lists))
-                tokens += found
-                kept += sum(chunk.nbytes for chunks in batch.extra.values() for chunk in chunks)
+                rows += len(batch.input_ids)
+                tokens += int(list_lengths(batch.input_ids).sum())
+                kept += sum(values.nbytes for values in batch.extra.values())
                 read += batch.done
     size = DecodedSize.of(tokens, rows, has_labels=any(input_.has_labels for input_ in inputs))
     return size._replace(bytes=size.bytes + kept), read

@@ -228,22 +228,22 @@ def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
 
 
 def check_numbers(batch: Batch, *, columns: Columns, numbers: tuple[str, ...], skips: bool) -> Batch:
-    """Check columns of whole numbers in a batch of one chunk; rejected documents get a 0.
+    """Check columns of whole numbers in a batch; rejected documents get a 0.
 
     A DocumentError is raised if a column holds no numbers, or if one is missing or wrong and such documents are not
     rejected.
     """
-    kept = np.ones(len(batch.input_ids[0]), np.bool_)
+    kept = np.ones(len(batch.input_ids), np.bool_)
     kept[[one.row for one in batch.rejected]] = False
     found: dict[int, DocumentError] = {}
     for name in numbers:
-        [values] = batch.extra[name]
+        values = batch.extra[name]
         wrong = wrong_numbers(values)
         found |= {row: number_fault(values, row, name) for row in wrong[kept[wrong]].tolist()}
         if found and (not skips or found[min(found)].reason is None):
             raise found[min(found)]
         kept[list(found)] = False
-    extra = {name: [_numbers(batch.extra[name][0], kept)] for name in numbers}
+    extra = {name: _numbers(batch.extra[name], kept) for name in numbers}
     return leave_out(batch._replace(extra=batch.extra | extra), columns, found, skips=skips)
 
 

@@ -50,12 +50,12 @@ def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, skips: bool, inp
 
 
 def _joined(chosen: Batch, rejected: Batch, *, skips: bool) -> Batch:
-    """Join both answers of the same pairs, of one chunk each: chosen, rejected, chosen, ...
+    """Join both answers of the same pairs: chosen, rejected, chosen, ...
 
     A pair is left out whole if one of its answers is, or is empty. Without `skips`, the latter is a DocumentError.
     """
-    pairs = len(chosen.input_ids[0])
-    lengths = np.stack([list_lengths(side.input_ids[0]) for side in (chosen, rejected)])
+    pairs = len(chosen.input_ids)
+    lengths = np.stack([list_lengths(side.input_ids) for side in (chosen, rejected)])
     faults = Faults()
     for one in (*chosen.rejected, *rejected.rejected):
         faults.setdefault(one.row, one)
@@ -76,9 +76,9 @@ def _joined(chosen: Batch, rejected: Batch, *, skips: bool) -> Batch:
     assert rejected.labels is not None, "pairs without labels are refused"
     records = np.arange(2 * pairs) // 2
     return chosen._replace(
-        input_ids=[in_turn(chosen.input_ids[0], rejected.input_ids[0])],
-        labels=[in_turn(chosen.labels[0], rejected.labels[0])],
-        extra={name: [values.take(as_arrow(records))] for name, (values,) in chosen.extra.items()},
+        input_ids=in_turn(chosen.input_ids, rejected.input_ids),
+        labels=in_turn(chosen.labels, rejected.labels),
+        extra={name: values.take(as_arrow(records)) for name, values in chosen.extra.items()},
         records=records,
         rejected=tuple(faults[row].at(2 * row) for row in sorted(faults)),
     )

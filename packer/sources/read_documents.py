@@ -17,15 +17,15 @@ from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
 from packer.inputs.column_types import cast_to_common_type
-from packer.inputs.documents import Batch, DocumentError, reading
-from packer.inputs.list_checks import checked
-from packer.inputs.token_tables import TokenTable, ValueColumn
+from packer.inputs.documents import DocumentError, Input, reading
+from packer.inputs.format_reader import DecodedInput
+from packer.inputs.token_tables import MappedLists, TokenTable, ValueColumn
 from packer.manifest_fields import REASONS, FileIdentity, SourceIdentity
 from packer.progress import Progress, documents_of, silent
 from packer.sources.source import Rejections, Source
 from packer.stores.mirror import fetch_queued
 from packer.text.fast_tokens import SWITCH
-from packer.token_memory import TokenColumn
+from packer.token_memory import TokenColumn, list_lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +118,7 @@ class DocumentReader:
         self._counts = Counter(source.counts)
         self._rejected = array("q")  # number and reason of each rejected document in turn
         self._digest = xxhash.xxh3_128()
+        self._records = 0  # number of records so far, if they make any number of documents
         self._ends, self._tokens = [0], [0]  # up to the end of each table, which never crosses files
 
     @property
@@ -134,33 +135,67 @@ class DocumentReader:
         source = self.source
         stage = "lengths" if source.mapped else "tokenize" if source.encoder else "decode"
         total = sum(file.bytes for file in source.files)
-        finished = records = 0
+        finished = 0
         for number, input_ in enumerate(source.inputs):
             first = self.done
             try:
-                for batch, lengths in checked(input_, source.columns):
-                    for one in batch.rejected:
-                        self._rejected.extend((self.done + one.row, REASONS.index(one.reason)))
-                    table = _table_of(batch, lengths, self.done, records if source.numbers_records else None)
-                    records += sum(np.count_nonzero(as_numpy(chunk) == 0) for chunk in batch.extra.get(ANSWER, ()))
-                    self._count(batch, lengths)
+                for table, read in self._decoded(input_) if isinstance(input_, DecodedInput) else self._mapped(input_):
                     yield table
-                    self._progress(stage, *documents_of(self.done, finished + batch.done, total))
+                    self._progress(stage, *documents_of(self.done, finished + read, total))
             except DocumentError as fault:
                 raise fault.in_source(first + fault.row) from None
             self._rows[number] = self.done - first
             finished += input_.file.bytes
 
-    def _count(self, batch: Batch, lengths: NDArray[np.int32]) -> None:
+    def _mapped(self, input_: Input) -> Iterator[tuple[TokenTable, int]]:
+        """Yield the documents of a mapped input, each with the bytes of its file up to their end."""
+        assert isinstance(input_, MappedLists), input_
+        types, first = input_.declared_types, self.done
+        whole = TokenTable(
+            input_ids=input_.tokens(input_.input_ids),
+            labels=None if input_.labels is None else input_.tokens(input_.labels),
+            lengths=np.zeros(0, np.int32),
+            lists=None,
+            extra={name: ValueColumn(name, kind, input_.stores) for name, kind in types.items()},
+            first_document=first,
+        )
+        for lengths in input_.lengths(self.source.columns):
+            lists = np.arange(self.done, self.done + len(lengths)) - first
+            table = replace(whole, lengths=lengths, lists=lists, first_document=self.done)
+            self._count(lengths)
+            yield table, input_.file.bytes * (self.done - first) // max(input_.rows, 1)
+
+    def _decoded(self, input_: DecodedInput) -> Iterator[tuple[TokenTable, int]]:
+        """Yield the documents of an input that is decoded, each with the bytes of its file up to their end."""
+        for batch in input_.batches():
+            for one in batch.rejected:
+                self._rejected.extend((self.done + one.row, REASONS.index(one.reason)))
+            extra = {name: ValueColumn.of_chunks(name, [values]) for name, values in batch.extra.items()}
+            if self.source.numbers_records:
+                records = self._records + np.cumsum(as_numpy(batch.extra[ANSWER]) == 0)
+                extra[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records - 1)])
+                self._records = int(records[-1]) if len(records) else self._records
+            table = TokenTable(
+                input_ids=TokenColumn.from_arrow([batch.input_ids]),
+                labels=None if batch.labels is None else TokenColumn.from_arrow([batch.labels]),
+                lengths=list_lengths(batch.input_ids).astype(np.int32),
+                lists=None,
+                extra=extra,
+                first_document=self.done,
+            )
+            self._count(table.lengths)
+            self._counts.update(batch.counts)
+            if self._counts["differing"] and self._counts["fast"]:  # which were yielded before
+                raise SourceError(
+                    f"{self.source.name}: gigatoken gives other tokens than tokenizers for a document, after others "
+                    f"that it tokenized: set {SWITCH}=0"
+                )
+            yield table, batch.done
+
+    def _count(self, lengths: NDArray[np.int32]) -> None:
         self._digest.update(lengths.astype("<i4", copy=False).data)
         self._ends.append(self._ends[-1] + len(lengths))
         self._tokens.append(self._tokens[-1] + int(lengths.sum(dtype=np.int64)))
-        self._counts.update(batch.counts)
-        if self._counts["differing"] and self._counts["fast"] and not self.source.mapped:  # which were yielded before
-            raise SourceError(
-                f"{self.source.name}: gigatoken gives other tokens than tokenizers for a document, after others that "
-                f"it tokenized: set {SWITCH}=0"
-            )
 
     def finish(self) -> Documents:
         """Return the documents, once all tables have been read."""
@@ -184,24 +219,3 @@ class DocumentReader:
         )
         rejections = source.rejections if source.mapped else Rejections.of(self._rejected)
         return Documents(source=source, identity=identity, rows=rows, counts=self._counts, rejections=rejections)
-
-
-def _table_of(batch: Batch, lengths: NDArray[np.int32], first_document: int, first_record: int | None) -> TokenTable:
-    """Return checked documents of these lengths as a table.
-
-    `first_record` is the number of the first record, None unless records make any number of documents.
-    """
-    columns = batch.extra.items() if batch.input_ids else ()
-    extra = {name: ValueColumn.of_chunks(name, chunks) for name, chunks in columns}
-    if first_record is not None:
-        numbers = np.concatenate([np.zeros(0, np.int32), *map(as_numpy, batch.extra[ANSWER])])
-        records = first_record + np.cumsum(numbers == 0) - 1
-        extra[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records)])
-    return TokenTable(
-        input_ids=TokenColumn.from_arrow(batch.input_ids),
-        labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
-        lengths=lengths,
-        lists=None,
-        extra=extra,
-        first_document=first_document,
-    )

@@ -24,7 +24,7 @@ class RecordDecoder:
     input: DecodedInput
     """The input, which says whether `answer` numbers the documents of its records."""
     decode: Callable[[BlockRecords], Batch]
-    """Function to a batch of one chunk, with `records`; its DocumentErrors have the number of a record."""
+    """Function to a batch, with `records`; its DocumentErrors have the number of a record."""
     empty: Batch
     """Takes the place of the documents of a record that cannot be used."""
     skips: bool
@@ -45,9 +45,9 @@ class RecordDecoder:
         assert batch.records is not None
         if len(batch.records) > len(records):
             kept = {name: values.take(as_arrow(batch.records)) for name, values in kept.items()}
-        extra = {name: [values] for name, values in kept.items()} | batch.extra
+        extra = kept | batch.extra
         if self.input.numbers_documents:
-            extra[ANSWER] = [numbers_within(batch.records)]
+            extra[ANSWER] = numbers_within(batch.records)
         rejected = tuple(faults[row].at(at) for at, row in enumerate(batch.records.tolist()) if row in faults)
         lines = reader.lines_of(content) if self.skips else None
         return batch._replace(done=done, extra=extra, rejected=rejected, lines=lines)
@@ -77,8 +77,7 @@ class RecordDecoder:
                 if fault.reason is None:
                     raise fault.at(row) from None
                 faults[row] = fault
-            differing = None if part.differing is None else row
-            parts.append(part._replace(differing=differing, records=np.full(len(part.input_ids[0]), row)))
+            parts.append(part._replace(records=np.full(len(part.input_ids), row)))
         if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
             records = [{} if row in faults else record for row, record in enumerate(records)]
         return joined_batches(parts), self._kept(records)
@@ -99,14 +98,14 @@ def numbers_within(records: NDArray[np.int64]) -> pa.Array:
 
 
 def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool = True) -> Batch:
-    """Join the documents of each record of a batch of one chunk, which has labels, to trees.
+    """Join the documents of each record of a batch, which has labels, to trees.
 
     Trees of several documents have at most `max_len` tokens, so a record may make several, which `answer` numbers if
     they are `numbered`. If they are not `stored`, the tokens that this would save are counted, and the documents stay
     as they are.
     """
     assert batch.labels is not None, "trees need labels"
-    lists, labels = int32_lists(batch.input_ids[0]), int32_lists(batch.labels[0])
+    lists, labels = int32_lists(batch.input_ids), int32_lists(batch.labels)
     records = np.arange(len(lists)) if batch.records is None else batch.records
     bounds = as_numpy(lists.offsets).astype(np.int64)
     trees = build_trees(
@@ -119,21 +118,21 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     counts = {**batch.counts, REPEATED: trees.repeated, SAVED: int(bounds[-1]) - len(trees.input_ids)}
     if not stored:
         return batch._replace(counts=counts)
-    extra = {name: [chunks[0].take(as_arrow(trees.documents))] for name, chunks in batch.extra.items()}
+    extra = {name: values.take(as_arrow(trees.documents)) for name, values in batch.extra.items()}
     # three numbers for each node of each tree, none for a tree of one node, which is an ordinary document
     nodes = np.diff(trees.node_ends, prepend=0)
     is_tree = nodes > 1
     kept = trees.nodes[np.repeat(is_tree, nodes)].reshape(-1)
-    extra[TREE] = [_lists(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))]
+    extra[TREE] = _lists(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))
     if numbered:
         first_of_records = np.searchsorted(records, records[trees.documents])
-        extra[ANSWER] = [as_arrow((trees.documents - first_of_records).astype(np.int32))]
+        extra[ANSWER] = as_arrow((trees.documents - first_of_records).astype(np.int32))
     tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}
     lengths = np.diff(trees.ends, prepend=0)
     rejected = {tree_of[int(records[one.row])]: one for one in batch.rejected}
     return batch._replace(
-        input_ids=[_lists(trees.input_ids, lengths)],
-        labels=[_lists(trees.labels, lengths)],
+        input_ids=_lists(trees.input_ids, lengths),
+        labels=_lists(trees.labels, lengths),
         extra=extra,
         counts=counts,
         records=records[trees.documents],

@@ -46,7 +46,7 @@ def open_records(found: Found, options: ReadOptions) -> Source:
     start = partial(
         RecordDecoder,
         decode=partial(_documents, columns),
-        empty=Batch([_empty()], [_empty()], 0),
+        empty=Batch(_empty(), _empty(), 0),
         skips=skips,
         numbers=options.number_columns,
     )
@@ -126,9 +126,9 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
     places = np.repeat(np.cumsum(counts) - counts, np.maximum(counts, 1)) + np.arange(len(rows))
     places -= np.searchsorted(rows, rows)
     places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
-    lists = [pa.concat_arrays([each.flatten(), _empty()]).take(as_arrow(places)) for each in (tokens, labels)]
+    tokens, labels = (pa.concat_arrays([each.flatten(), _empty()]).take(as_arrow(places)) for each in (tokens, labels))
     try:
-        batch = check_lists(Batch([lists[0]], [lists[1]], 0), columns=columns, skips=False)
+        batch = check_lists(Batch(tokens, labels, 0), columns=columns, skips=False)
     except DocumentError as fault:
         raise fault.at(int(rows[fault.row])) from None
     return batch._replace(records=rows)

@@ -33,7 +33,6 @@ from packer.errors import SourceError
 from packer.inputs.column_types import join_with
 from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input
 from packer.inputs.format_reader import DecodedInput
-from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import REASONS
 from packer.processes import Processes
@@ -276,11 +275,11 @@ class _Decoding:
 
         def counted() -> Generator[Batch, None, None]:
             documents = 0
-            for batch, lengths in checked(piece.input, source.columns, pool):
+            for batch in piece.input.batches(pool):
                 raise_if_interrupted()
                 counts.update(batch.counts)
                 yield batch
-                documents += len(lengths)
+                documents += len(batch.input_ids)
                 report(number, batch.done, documents)
             report(number, piece.input.file.bytes, documents)
 

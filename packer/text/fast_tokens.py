@@ -48,10 +48,6 @@ _WORDS = (
 )
 
 
-class Difference(Exception):  # noqa: N818 (it is not the caller's error)
-    """Raised with the number of a text in the call that has other tokens than by the library."""
-
-
 class _Loaded(NamedTuple):
     """Gigatoken with a tokenizer, compared with the library."""
 
@@ -83,9 +79,9 @@ class FastTokens:
         self._is_used = False
 
     def encode(self, texts: Sequence[str]) -> tuple[Encoded, int] | None:
-        """Tokenize texts; return None if that is left to the library, otherwise also how many gigatoken tokenized.
+        """Tokenize texts; return them and how many gigatoken tokenized, or None if that is left to the library.
 
-        A `Difference` is raised if a text has other tokens than by the library, which is used from now on.
+        The library is used from now on if a text has other tokens than by the library.
         """
         loaded = self._opened(texts)
         if loaded is None:
@@ -96,7 +92,8 @@ class FastTokens:
         except BaseException as error:
             if not is_refusal(error):
                 raise
-            raise self._stopped_at(0) from error
+            self._differ()
+            return None
         if left:
             lists = np.split(ids, ends[:-1])
             for at in left:
@@ -105,14 +102,17 @@ class FastTokens:
         compared = self._compared(texts, ids, ends)
         by_library = self._by_library([texts[at] for at in compared])
         parts = [ids[ends[at - 1] if at else 0 : ends[at]] for at in compared]
-        if found := differing(_concatenated(parts), by_library):
-            raise self._stopped_at(compared[found[0]])
+        if differing(_concatenated(parts), by_library):
+            self._differ()
+            return None
         return (ids, ends), len(texts) - len(left)
 
-    def _stopped_at(self, text: int) -> Difference:
+    def _differ(self) -> None:
+        with self._lock:
+            if not self.differs:
+                log.warning("gigatoken gives other tokens than tokenizers for a document: tokenizers makes all tokens")
+            self.differs = True
         self.stop()
-        self.differs = True
-        return Difference(text)
 
     def _by_library(self, texts: Sequence[str]) -> Encoded:
         return by_library(self._backend, texts)

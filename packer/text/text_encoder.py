@@ -104,7 +104,7 @@ class Encoder:
             self._ending = [ends[1]]
 
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Batch:
-        """Encode records, of fewer than 2**31 tokens, to documents as list<int32>, in one chunk.
+        """Encode records, of fewer than 2**31 tokens, to documents as list<int32>.
 
         An empty record has no tokens. The answers of preference pairs are documents in turn: chosen, rejected, chosen,
         ... So are those of a chat, if each is a document. Tokens that are not trained have the label -100. The column
@@ -124,7 +124,7 @@ class Encoder:
 
     def empty_documents(self, count: int) -> Batch:
         """Return documents of one record without tokens."""
-        nothing = [_list_array(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))]
+        nothing = _list_array(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))
         extra = {TURN_STARTS: nothing} if self.has_turns else {}
         labels = nothing if self.has_labels else None
         return Batch(nothing, labels, 0, extra, records=np.zeros(count, np.int64))
@@ -189,13 +189,13 @@ class Encoder:
         if self.has_labels:
             places = TokenPlaces(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
             mask, straddling = _mask(texts, spans, places, bounds, fronts)
-            labels = [_list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))]
+            labels = _list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))
             counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
             untrained = int(((counts == 0) & (np.diff(bounds) > 0)).sum())
         if self.has_turns:
-            extra[TURN_STARTS] = [_turn_starts(tokens.places.tokens[~is_of_span], turns)]
+            extra[TURN_STARTS] = _turn_starts(tokens.places.tokens[~is_of_span], turns)
         return Batch(
-            [_list_array(bounds, ids)],
+            _list_array(bounds, ids),
             labels,
             0,
             extra,
@@ -207,7 +207,6 @@ class Encoder:
                 fast=tokens.by_gigatoken,
                 differing=int(self.differs),
             ),
-            differing=None if tokens.differing is None else texts[tokens.differing].row,
             records=np.array([text.row for text in texts], np.int64),
         )
 

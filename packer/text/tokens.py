@@ -16,7 +16,7 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.system_errors import check_address_space
-from packer.text.fast_tokens import Difference, FastTokens, by_library, is_refusal, joined
+from packer.text.fast_tokens import FastTokens, by_library, is_refusal, joined
 from packer.text.tokenizer import Content, Tokenizer, content_of, shared_length
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ class Tokens(NamedTuple):
     """Where the `places` of the texts are, if they were asked for, one text after the other."""
     by_gigatoken: int = 0
     """Number of texts that gigatoken tokenized."""
-    differing: int | None = None
-    """Number of the text for which it gave other tokens than the library, which made all of these; None if none."""
 
 
 _NO_PLACES = TokenPlaces(np.zeros(0, np.int64), np.zeros(0, np.bool_))
@@ -145,14 +143,10 @@ class TextTokens:
             return self._encode_slowly(texts, cuts)
         if cuts is not None and self._bytes is None:
             return self._with_offsets(texts, cuts)
-        found, differing = None, None
-        try:
-            found = self.fast.encode(texts) if self.fast is not None else None
-        except Difference as difference:
-            (differing,) = difference.args
+        found = self.fast.encode(texts) if self.fast is not None else None
         (ids, ends), count = found or (by_library(self.backend, texts), 0)
         places = _NO_PLACES if cuts is None else self._places(texts, ids, ends, cuts)
-        return Tokens(ids, ends, places, count, differing)
+        return Tokens(ids, ends, places, count)
 
     def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
         """Tokenize by the library, and find places by its offsets."""

@@ -132,10 +132,9 @@ def text_options(**options) -> PackOptions:
     return PackOptions(max_len=64, **options)
 
 
-def lists(chunks: list[pa.ListArray]) -> list[list[int]]:
-    """The lists of a column of `Encoder.encode`, which is one chunk."""
-    (chunk,) = chunks
-    return chunk.to_pylist()
+def lists(column: pa.ListArray) -> list[list[int]]:
+    """The lists of a column of `Encoder.encode`."""
+    return column.to_pylist()
 
 
 def trained_at(labels: list[int]) -> list[int]:

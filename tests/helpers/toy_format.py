@@ -40,6 +40,6 @@ class NumberLines(Reader):
     def lists(self, columns: Columns, *, has_labels: bool, skips: bool):
         def decode(block: tuple[bytes, int]) -> Batch:
             lines = [[int(number) for number in line.split()] for line in block[0].splitlines()]
-            return Batch([pa.array(lines, pa.list_(pa.int64()))], None, block[1])
+            return Batch(pa.array(lines, pa.list_(pa.int64())), None, block[1])
 
         return decode
