@@ -64,8 +64,7 @@ def test_the_faults_of_damaged_rows_do_not_depend_on_how_many_are_read_together(
         expected = compared(path, out)
         shrink(
             patched,
-            segment_run=data.draw(st.sampled_from([1, 100, 1000])),
-            segment_batch=data.draw(st.sampled_from([1, 2, 50])),
+            sorted_segments=data.draw(st.sampled_from([1, 2, 50, 1000])),
             verified_segments=data.draw(st.sampled_from([1, 7, 100])),
             compared_segments=data.draw(st.sampled_from([1, 7, 100])),
         )
@@ -110,7 +109,7 @@ def test_no_temporary_file_is_left_after_a_comparison_a_fault_or_an_interrupt(sm
 @pytest.mark.parametrize("reason", ["No space left on device", "No such file or directory"])
 def test_temporary_files_that_cannot_be_written_are_reported_in_one_line(small, tmp_path, monkeypatch, reason):
     if reason.startswith("No space"):
-        monkeypatch.setattr(segment_index.SegmentIndex, "run", lambda index, number: Path("/dev/full"))
+        monkeypatch.setattr(segment_index.SegmentIndex, "file", lambda index, number: Path("/dev/full"))
     else:
         monkeypatch.setattr(segment_index, "temporary_folder", lambda: tmp_path / "missing")
     with pytest.raises(PackerError, match=f"{reason}: to sort 200 segments by document takes 0.0 GB there") as error:

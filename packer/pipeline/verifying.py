@@ -156,7 +156,7 @@ def compare_with_source(
     with sorted_segments(folder, manifest) as index:
         tables = reader.tables()
         for table in tables:
-            differences = _compared(table, index, TableDifferences(options, reader.describe, rows), counts)
+            differences = _compared(table, index, options, TableDifferences(options, reader.describe, rows), counts)
             if differences.in_structure:
                 yield from _other_number(manifest, reader, tables)
             for fault in differences.faults():
@@ -180,10 +180,9 @@ def compare_with_source(
 
 
 def _compared(
-    table: TokenTable, index: SegmentIndex, differences: TableDifferences, counts: SourceCounts
+    table: TokenTable, index: SegmentIndex, options: PackOptions, differences: TableDifferences, counts: SourceCounts
 ) -> TableDifferences:
     """Compare the documents of a table, and count them as long as they agree with the rows."""
-    options = index.manifest.options
     for part in _parts(table, options.max_len):
         found = index.read(part.first_document, part.first_document + len(part.lengths))
         policy = segments = cut_table(part, options, differences.describe)

@@ -1,45 +1,34 @@
-"""Segments of packed rows in the order of their documents, sorted in runs so that any number of them can be read.
+"""Segments of packed rows by document: those of a range of documents are read without holding all of them.
 
-Rows hold documents in random order. The boundaries of a few shards are read, sorted by document, and written as a run
-to a temporary folder. The segments of a range of documents are then in a few neighboring record batches of every run. A
-comparison of rows with their source reads segments here.
-
-segments-run-00007.arrow     an Arrow IPC file of document, start, length, place and number; its metadata hold the first
-                             document of every record batch
+Rows hold documents in random order. Their segments are distributed to files in a temporary folder, each for a range of
+documents that have about a million segments, which are sorted when they are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
-from packer.inputs.documents import reading
-from packer.inputs.format_reader import opened
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.structure import RowSegments, documents_fault
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
 
-_RUN = 32 << 20  # bytes of a run: about a million segments, which take some three times as much while they are sorted
-_BATCH = 1 << 10  # segments in a record batch of a run: a range of documents reads up to twice as many for nothing
-_FIELDS = {"document": np.int64, "start": np.int32, "length": np.int32, "place": np.int64, "number": np.int32}
-_BYTES = sum(np.dtype(dtype).itemsize for dtype in _FIELDS.values())  # of a segment
-_FIRSTS = b"first documents"
+_TOGETHER = 1 << 20  # segments in a file, approximately, and distributed together: they take some 100 MB
+_FIELDS = {"documents": "<i8", "starts": "<i4", "lengths": "<i4", "places": "<i8", "numbers": "<i4"}
+_SEGMENT = np.dtype(list(_FIELDS.items()))
 
 
 class SortedSegments(NamedTuple):
-    """Segments in the order of their documents and starts; arrays of shape (segments,): int64 once they are sorted."""
+    """Segments in the order of their documents and starts; int64 arrays of shape (segments,)."""
 
     documents: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -52,102 +41,84 @@ class SortedSegments(NamedTuple):
         return SortedSegments(*(column[which] for column in self))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentIndex:
-    """The runs of a packed dataset, whose documents are numbered from 0."""
+    """Segments of a packed dataset in the files of a folder.
 
-    packed: AnyPath
-    manifest: Manifest
-    """Its manifest."""
+    Args:
+        folder: an empty folder.
+        manifest: manifest of the dataset.
+    """
 
-    folder: Path
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder = folder
+        self._files = -(-manifest.totals.segments // _TOGETHER)
+        self._documents = max(-(-manifest.source.documents // max(self._files, 1)), 1)  # of each file
+        self._read = -1, np.zeros(0, _SEGMENT)  # number of the file that was read last, and its sorted segments
 
-    @property
-    def runs(self) -> int:
-        """Number of runs."""
-        return -(-len(self.manifest.shards) // self._shards_per_run)
+    def file(self, number: int) -> Path:
+        """Return the path of a file."""
+        return self._folder / f"segments-{number:05d}"
 
-    @property
-    def _shards_per_run(self) -> int:
-        segments = self.manifest.totals.segments / len(self.manifest.shards)
-        return max(1, int(_RUN / max(1.0, segments * _BYTES)))
-
-    def run(self, number: int) -> Path:
-        """Return the path of a run."""
-        return self.folder / f"segments-run-{number:05d}.arrow"
-
-    def write(self, number: int) -> None:
-        """Sort the segments of some shards, and write them as a run."""
-        segments = _sorted([*self._segments(number)], list(_FIELDS.values()))
-        columns = [as_arrow(column) for column in segments]
-        schema = pa.schema(
-            [(name, column.type) for name, column in zip(_FIELDS, columns, strict=True)],
-            metadata={_FIRSTS: segments.documents[::_BATCH].tobytes()},
-        )
-        with pa.OSFile(str(self.run(number)), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            for first in range(0, len(segments.documents), _BATCH):
-                batch = [column.slice(first, _BATCH) for column in columns]
-                writer.write_batch(pa.record_batch(batch, schema=schema))
+    def write(self, segments: NDArray[np.void]) -> None:
+        """Append segments to the files of their documents."""
+        segments = segments[np.argsort(segments["documents"], kind="stable")]
+        numbers, firsts = np.unique(segments["documents"] // self._documents, return_index=True)
+        for number, part in zip(numbers.tolist(), np.split(segments, firsts[1:]), strict=False):
+            with self.file(number).open("ab") as file:
+                file.write(part.tobytes())
 
     def read(self, first: int, last: int) -> SortedSegments:
-        """Return the segments of documents first to last - 1."""
-        parts = [SortedSegments(*np.empty((len(_FIELDS), 0), np.int64))]
-        for path in map(self.run, range(self.runs)):
-            with reading(path.name), opened(path) as (source, _):
-                file = pa.ipc.open_file(source)
-                firsts = np.frombuffer(file.schema.metadata[_FIRSTS], np.int64)
-                begin, end = np.searchsorted(firsts, [first, last])
-                for number in range(max(int(begin) - 1, 0), int(end)):
-                    batch = file.get_batch(number)
-                    segments = SortedSegments(*(as_numpy(batch[name]) for name in _FIELDS))
-                    parts.append(segments.of(slice(*np.searchsorted(segments.documents, [first, last]))))
-        return _sorted(parts, [np.int64] * len(_FIELDS))
+        """Return the segments of documents `first` to `last` - 1."""
+        parts = [np.zeros(0, _SEGMENT)]
+        for number in range(first // self._documents, min(-(-last // self._documents), self._files)):
+            segments = self._sorted(number)
+            parts.append(segments[slice(*np.searchsorted(segments["documents"], [first, last]))])
+        found = np.concatenate(parts)
+        return SortedSegments(*(found[name].astype(np.int64) for name in _FIELDS))
 
-    def _segments(self, run: int) -> Iterator[SortedSegments]:
-        """Yield the segments of each record batch of some shards, in the order of the rows."""
-        shards = self.manifest.shards
-        first, last = run * self._shards_per_run, min((run + 1) * self._shards_per_run, len(shards))
-        row = int(shards.column("rows")[:first].sum())
-        for number in range(first, last):
-            entry = shards[number]
-            for batch in checked_batches(self.packed, entry, self.manifest, compares_hash=False):
-                segments = RowSegments.of(batch)
-                fault = documents_fault(segments, self.manifest)
-                if fault is not None:
-                    raise PackerError(f"{self.packed / entry.file}: {fault}: it was changed after packing; restore it")
-                columns = (
-                    segments.documents,
-                    segments.starts,
-                    segments.lengths,
-                    segments.places + row * self.manifest.max_len,
-                    segments.numbers,
-                )
-                yield SortedSegments(*map(np.ndarray.astype, columns, _FIELDS.values()))
-                row += batch.num_rows
+    def _sorted(self, number: int) -> NDArray[np.void]:
+        if self._read[0] != number:
+            path = self.file(number)
+            segments = np.fromfile(path, _SEGMENT) if path.exists() else np.zeros(0, _SEGMENT)
+            self._read = number, segments[np.lexsort((segments["starts"], segments["documents"]))]
+        return self._read[1]
 
 
 @contextmanager
 def sorted_segments(packed: AnyPath, manifest: Manifest) -> Iterator[SegmentIndex]:
-    """Yield the sorted segments of a packed dataset, in a temporary folder that is removed at the end of the block."""
+    """Yield the segments of a packed dataset, in a temporary folder that is removed at the end of the block."""
     with ExitStack() as stack:
         try:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="segments-", dir=temporary_folder())))
-            index = SegmentIndex(packed=packed, manifest=manifest, folder=folder)
-            for number in range(index.runs):
-                index.write(number)
+            index = SegmentIndex(folder, manifest)
+            held: list[NDArray[np.void]] = []
+            for segments in _segments(packed, manifest):
+                held.append(segments)
+                if sum(map(len, held)) >= _TOGETHER:
+                    index.write(np.concatenate(held))
+                    held = []
+            index.write(np.concatenate([np.zeros(0, _SEGMENT), *held]))
         except OSError as error:
             count = manifest.totals.segments
             raise PackerError(
                 f"{gettempdir()}: {error.strerror or error}: to sort {count:,} segments by document takes "
-                f"{count * _BYTES / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
+                f"{count * _SEGMENT.itemsize / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
             ) from error
         yield index
 
 
-def _sorted(parts: Sequence[SortedSegments], dtypes: Sequence[type[np.integer]]) -> SortedSegments:
-    """Join segments, sort them by document and start, and convert each column to its dtype, one column at a time."""
-    documents, starts = (np.concatenate([part[field] for part in parts]) for field in (0, 1))
-    order = np.lexsort((starts, documents))
-    del documents, starts
-    columns = (np.concatenate([part[field] for part in parts])[order] for field in range(len(_FIELDS)))
-    return SortedSegments(*(column.astype(dtype, copy=False) for column, dtype in zip(columns, dtypes, strict=True)))
+def _segments(packed: AnyPath, manifest: Manifest) -> Iterator[NDArray[np.void]]:
+    """Yield the segments of each record batch, in the order of the rows."""
+    row = 0
+    for entry in manifest.shards:
+        for batch in checked_batches(packed, entry, manifest, compares_hash=False):
+            found = RowSegments.of(batch)
+            fault = documents_fault(found, manifest)
+            if fault is not None:
+                raise PackerError(f"{packed / entry.file}: {fault}: it was changed after packing; restore it")
+            segments = np.empty(len(found.documents), _SEGMENT)
+            for name in _FIELDS:
+                segments[name] = getattr(found, name)
+            segments["places"] += row * manifest.max_len
+            yield segments
+            row += batch.num_rows

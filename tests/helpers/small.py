@@ -16,8 +16,7 @@ PLACES = {
     "parquet_rows": "packer.inputs.parquet.LIST_ROWS",
     "blank_lines": "packer.inputs.line_blocks.MOST_BLANK",
     "record": "packer.inputs.documents.MOST_RECORD",
-    "segment_run": "packer.sources.segment_index._RUN",
-    "segment_batch": "packer.sources.segment_index._BATCH",
+    "sorted_segments": "packer.sources.segment_index._TOGETHER",
     # planning
     "documents_together": "packer.plan.segment_reader.CHUNK",
     "segments_arranged": "packer.plan.order_plan.STRETCH",
