@@ -1,10 +1,10 @@
-"""Inputs, the batches of documents that they yield as Arrow lists, and errors about documents and files."""
+"""Columns, batches of documents as Arrow lists, locations of documents, and errors about documents and files."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -260,49 +260,3 @@ class RowPlaces:
     def number(self, row: int) -> int:
         """Return the number of a document in its file, counted from 0."""
         return self.first_row + row
-
-
-class InputFile(Protocol):
-    """A file, a piece of one, or a dataset in memory. In dataclasses with `slots=True`, fields replace properties."""
-
-    @property
-    def file(self) -> SourceFile:
-        """Name and size of the file."""
-
-    @property
-    def path(self) -> AnyPath | None:
-        """Path of the file; None for data in memory."""
-
-    @property
-    def rows(self) -> int | None:
-        """Number of records; None if it is known only after reading."""
-        return None
-
-    @property
-    def places(self) -> Places:
-        """Locations of the records, for messages; they stay the same when a decoded copy is read instead."""
-        return RowPlaces(self.file.name)
-
-
-class Input(InputFile, Protocol):
-    """What yields documents: mapped (`MappedLists`) or decoded (`DecodedInput`)."""
-
-    @property
-    def has_labels(self) -> bool | None:
-        """Whether there are labels; None if the file has no documents."""
-
-    @property
-    def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Declared types of the extra columns; empty if the file declares none."""
-        return {}
-
-    def chunks_of(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
-        """Yield extra columns of the documents in order; a DocumentError if a document is invalid."""
-
-    def reading(self) -> AbstractContextManager[None]:
-        """Convert errors of reading the file, see `reading`."""
-        return reading(self.file.name)
-
-    def place(self, row: int) -> str:
-        """Return the location of a document, such as "rows.jsonl line 18"."""
-        return self.places.place(row)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import as_plain, infer, require_kept, require_numbers
+from packer.inputs.column_types import as_plain, infer, plain_type, require_kept, require_numbers
 from packer.inputs.documents import (
     Batch,
     Columns,
     DecodedSize,
     DocumentError,
-    Input,
-    InputFile,
     Places,
+    RowPlaces,
     SourceFile,
+    reading,
 )
-from packer.inputs.list_checks import Faults, check_lists
+from packer.inputs.list_checks import Faults, check_lists, is_nested, values_of
+from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath, RemotePath
+from packer.token_memory import list_lengths
 
 Block: TypeAlias = Any
 """What a reader cuts a file into: bytes, a record batch or records."""
@@ -52,11 +56,13 @@ LIST_ROWS = 1 << 16
 
 _THREADS = 2  # of an input that is read alone
 
+_SAMPLED = 1 << 16  # tokens whose numbers of values are compared
+
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """Codecs of compressed files, by the endings of their names."""
 
 
-class Reader(InputFile, Protocol):
+class Reader(Protocol):
     """A file of one format, or a piece of one, read in blocks of records.
 
     `blocks` cuts the file quickly, in one thread; `records` and the function that `lists` returns decode a block in any
@@ -88,6 +94,24 @@ class Reader(InputFile, Protocol):
         If records that cannot be used are rejected, `usable` is a column that a record must have to count.
         """
         return [*next(cls.open(path, name).samples(), ())]
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size of the file."""
+
+    @property
+    def path(self) -> AnyPath | None:
+        """Path of the file; None for data in memory."""
+
+    @property
+    def rows(self) -> int | None:
+        """Number of records; None if it is known only after reading."""
+        return None
+
+    @property
+    def places(self) -> Places:
+        """Locations of the records, for messages."""
+        return RowPlaces(self.file.name)
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
@@ -203,7 +227,7 @@ def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DecodedInput(Input):
+class DecodedInput:
     """A file, or a piece of one, whose documents are decoded each time they are read."""
 
     reader: Reader
@@ -285,7 +309,7 @@ class DecodedInput(Input):
         Blocks are decoded by a pool; None for a small one of its own.
         """
         documents_of, blocks = self.decoder(), self.reader.blocks(self.needed)
-        with self.reading():
+        with reading(self.file.name):
             if not self.is_slow:
                 yield from self._numbered(map(documents_of, blocks))
                 return
@@ -315,6 +339,10 @@ class DecodedInput(Input):
         return self.file.name if self.numbers_documents else self.places.place(row)
 
 
+Input: TypeAlias = DecodedInput | MappedLists
+"""A file or a dataset in memory, opened: its documents are decoded, or lie in memory."""
+
+
 def _list_decoder(columns: Columns, has_labels: bool, skips: bool, input_: DecodedInput) -> ListDecoder:
     return input_.reader.lists(columns, has_labels=has_labels, skips=skips)  # before any steps, which may make labels
 
@@ -332,3 +360,22 @@ def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, 
         is_wide=bool(columns.widths),
         steps=(partial(check_lists, columns=columns, skips=skips),),
     )
+
+
+def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int]:
+    """Return the number of values that most tokens have at the beginning, of columns of lists of lists."""
+    found: dict[str, int] = {}  # 0 for lists of numbers
+    for input_ in inputs:
+        flat = [name for name, kind in input_.declared_types.items() if not is_nested(plain_type(kind))]
+        missing = [name for name in names if name not in (*found, *flat)]
+        with reading(input_.file.name), suppress(DocumentError):  # raised again when all documents are read
+            for chunks in input_.chunks_of(missing) if missing else ():
+                for name, chunk in chunks.items():
+                    values = values_of(chunk)[:_SAMPLED]
+                    lengths = list_lengths(values) if is_nested(chunk.type) else np.zeros(len(values), np.int64)
+                    lengths = lengths[(lengths > 0) | (not is_nested(chunk.type))]
+                    if len(lengths) and name not in found:
+                        found[name] = statistics.mode(lengths.tolist())
+                if found.keys() >= {*missing}:
+                    break
+    return {name: found[name] for name in names if found.get(name)}

@@ -6,9 +6,7 @@ documents that have one (`--on-error skip`). `apply_masks` strips padding, and s
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
-from packer.inputs.column_types import is_list, plain_type, shown
+from packer.inputs.column_types import is_list, shown
 from packer.inputs.documents import (
     ATTENTION,
     LONGEST,
@@ -27,7 +25,6 @@ from packer.inputs.documents import (
     Batch,
     Columns,
     DocumentError,
-    Input,
     null_message,
     null_value_message,
     value_message,
@@ -40,8 +37,6 @@ Faults = dict[int, DocumentError]
 """The error for each document that cannot be used, by its index."""
 
 _RUN = 1 << 22  # values: 16 MB of tokens
-
-_SAMPLED = 1 << 16  # tokens whose numbers of values are compared
 
 _INVALID = -1  # instead of the length of a document
 
@@ -161,7 +156,7 @@ def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) ->
 
 def wide_type(kind: pa.DataType, width: int | None) -> pa.DataType:
     """Return a type of lists of lists with fixed-size inner lists; other types, and all without a width, unchanged."""
-    if width is None or not _is_nested(kind) or pa.types.is_fixed_size_list(kind.value_type):
+    if width is None or not is_nested(kind) or pa.types.is_fixed_size_list(kind.value_type):
         return kind
     inner = pa.list_(kind.value_type.value_type, width)
     return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
@@ -178,29 +173,11 @@ def as_wide(lists: pa.Array, width: int | None) -> pa.Array:
 
 def width_of(kind: pa.DataType) -> int | None:
     """Return the size of the inner lists of a `wide_type`; None for other types."""
-    return kind.value_type.list_size if _is_nested(kind) and pa.types.is_fixed_size_list(kind.value_type) else None
+    return kind.value_type.list_size if is_nested(kind) and pa.types.is_fixed_size_list(kind.value_type) else None
 
 
-def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int]:
-    """Return the number of values that most tokens have at the beginning, of columns of lists of lists."""
-    found: dict[str, int] = {}  # 0 for lists of numbers
-    for input_ in inputs:
-        flat = [name for name, kind in input_.declared_types.items() if not _is_nested(plain_type(kind))]
-        missing = [name for name in names if name not in (*found, *flat)]
-        with input_.reading(), suppress(DocumentError):  # raised again when all documents are read
-            for chunks in input_.chunks_of(missing) if missing else ():
-                for name, chunk in chunks.items():
-                    values = values_of(chunk)[:_SAMPLED]
-                    lengths = list_lengths(values) if _is_nested(chunk.type) else np.zeros(len(values), np.int64)
-                    lengths = lengths[(lengths > 0) | (not _is_nested(chunk.type))]
-                    if len(lengths) and name not in found:
-                        found[name] = statistics.mode(lengths.tolist())
-                if found.keys() >= {*missing}:
-                    break
-    return {name: found[name] for name in names if found.get(name)}
-
-
-def _is_nested(kind: pa.DataType) -> bool:
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether a type is a list of lists."""
     return is_list(kind) and is_list(kind.value_type)
 
 

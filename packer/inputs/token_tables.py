@@ -17,7 +17,6 @@ from packer.arrow import as_arrow, as_numpy
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import (
     Columns,
-    Input,
     Places,
     RowPlaces,
     SourceFile,
@@ -248,7 +247,7 @@ _CHUNKS = 1 << 10  # record batches, if they are small
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MappedLists(Input):
+class MappedLists:
     """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table."""
 
     file: SourceFile
@@ -319,7 +318,7 @@ class MappedLists(Input):
         columns = columns._replace(input_ids=self.input_ids, labels=self.labels or columns.labels)
         parts: list[NDArray[np.int32]] = []
         held = row = 0
-        with self.reading():
+        with self._reading():
             for chunks in self.chunks(*names):
                 for start in range(0, len(chunks[0]), _DOCUMENTS):
                     tokens, *others = (chunk.slice(start, _DOCUMENTS) for chunk in chunks)
@@ -342,7 +341,7 @@ class MappedLists(Input):
             row = RecordColumn.of(self.numbers, self.stores).at(np.array([row]))[0].as_py()
         return self.places.place(row)
 
-    def reading(self) -> AbstractContextManager[None]:
+    def _reading(self) -> AbstractContextManager[None]:
         """Convert errors of reading the file, or the decoded copy of it."""
         files = [store for store in self.stores if isinstance(store, MappedFile)]
         if files and self.origin is not None:

@@ -17,7 +17,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
 from packer.inputs.column_types import cast_to_common_type
-from packer.inputs.documents import DocumentError, Input, reading
+from packer.inputs.documents import DocumentError, reading
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.token_tables import MappedLists, TokenTable, ValueColumn
 from packer.manifest_fields import REASONS, FileIdentity, SourceIdentity
@@ -147,9 +147,8 @@ class DocumentReader:
             self._rows[number] = self.done - first
             finished += input_.file.bytes
 
-    def _mapped(self, input_: Input) -> Iterator[tuple[TokenTable, int]]:
+    def _mapped(self, input_: MappedLists) -> Iterator[tuple[TokenTable, int]]:
         """Yield the documents of a mapped input, each with the bytes of its file up to their end."""
-        assert isinstance(input_, MappedLists), input_
         types, first = input_.declared_types, self.done
         whole = TokenTable(
             input_ids=input_.tokens(input_.input_ids),

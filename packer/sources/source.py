@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.inputs.column_types import one_type
-from packer.inputs.documents import Columns, Input, SourceFile
+from packer.inputs.documents import Columns, SourceFile
+from packer.inputs.format_reader import Input
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.manifest_fields import REASONS, RejectedRecord, TextIdentity
 from packer.token_memory import TokenColumn

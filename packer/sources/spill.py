@@ -31,8 +31,8 @@ from packer.column_names import ANSWER
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_with
-from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input
-from packer.inputs.format_reader import DecodedInput
+from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError
+from packer.inputs.format_reader import DecodedInput, Input
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import REASONS
 from packer.processes import Processes
