@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError, SourceError
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import REMEDY, SourceIdentity
+from packer.options import PackOptions
 from packer.output.job import Job
 from packer.paths import expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
