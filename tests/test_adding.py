@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from packer.cli.command import command
 from packer.exporting.targets import TARGETS, Target
 from packer.inputs.formats import FORMATS as INPUT_FORMATS
 from packer.inputs.formats import InputFormat
-from packer.loader.batch_formats import FORMATS
+from packer.loader.batch_formats import FORMATS, BatchFormat
 from packer.options import Option
 from packer.options.option import GENERAL
 from packer.stores.buckets import SCHEMES
@@ -140,11 +141,16 @@ def test_an_export_is_an_entry_in_python_too(packed, tmp_path, monkeypatch):
     assert "doc_ids" in made.columns
 
 
-def test_a_batch_format_is_an_entry_whose_arguments_are_its_options(packed, monkeypatch):
-    def toy(rows, *, position_offset=0):
-        return {"first": np.array([row["input_ids"][0] + position_offset for row in rows])}
+@dataclass(frozen=True, kw_only=True)
+class ToyBatch(BatchFormat):
+    position_offset: int = 0
 
-    monkeypatch.setitem(FORMATS, "toy", toy)
+    def _arrays(self, rows, epoch):
+        return {"first": np.array([row["input_ids"][0] + self.position_offset for row in rows])}
+
+
+def test_a_batch_format_is_a_record_whose_fields_are_its_options(packed, monkeypatch):
+    monkeypatch.setitem(FORMATS, "toy", ToyBatch)
     dataset = packer.load(packed)
     (batch,) = packer.batches(dataset, rows=len(dataset), seed=None, format="toy", tensors="numpy", position_offset=7)
     assert batch["first"].tolist() == [row["input_ids"][0] + 7 for row in dataset]

@@ -1,5 +1,6 @@
 """Batches of rows in every format, as trainers read them; and raw examples flattened as transformers does."""
 
+import pickle
 import sys
 from itertools import chain, pairwise
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS
-from packer.loader.batch_formats import FORMATS
+from packer.loader.batch_formats import FORMATS, MegatronBatch
 from packer.shards.row_format import PADDING
 from tests.helpers import naive
 from tests.helpers.formats import drawn_rows, lists, many_rows, row_segments
@@ -169,6 +170,14 @@ def test_the_other_formats_equal_the_naive_next_tokens(lengths, has_labels, data
             for both in zip(numbers, trained, strict=True)
         ],
     }
+
+
+def test_a_format_s_record_makes_the_same_batches_as_collate(dataset):
+    torch = pytest.importorskip("torch")
+    make = MegatronBatch(mtp=1, padding_mask=True)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=2, collate_fn=pickle.loads(pickle.dumps(make)))
+    options = {"format": "megatron", "mtp": 1, "padding_mask": True}
+    assert lists(next(iter(loader))) == lists(packer.collate(dataset.__getitems__([0, 1]), **options))
 
 
 def test_the_other_formats_have_the_documented_types(dataset):
@@ -416,17 +425,9 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
     ("options", "message"),
     [
         ({"format": "jsonl"}, "format is 'jsonl': choose one of hf, hf_rows, encoder, trl"),
-        (
-            {"format": "hf_rows", "static": True},
-            "format hf_rows does not support static: leave it out, or choose hf",
-        ),
-        ({"format": "trl", "loss_weights": "document"}, "format trl does not support loss_weights: leave it out, or"),
         ({"format": "trl", "keep": ()}, "format trl does not support keep: leave it out, or choose hf or encoder"),
-        ({"format": "hf_rows", "position_offset": 2}, "format hf_rows does not support position_offset: leave it out"),
-        ({"format": "torchtune", "keep_tokens": ["a"]}, "format torchtune does not support keep_tokens: leave it out"),
         ({"format": "megatron", "mlm": MLM}, "format megatron does not support mlm: leave it out, or choose hf or"),
-        ({"padding_mask": True}, "format hf does not support padding_mask: leave it out, or choose torchtitan or mega"),
-        ({"additive_mask": True}, "format hf does not support additive_mask: leave it out, or choose encoder"),
+        ({"keeps": ()}, "format hf does not support keeps: leave it out, or choose one that"),
         ({"mlm": MLM, "keep_tokens": ["labels"]}, "keep_tokens has labels, which mlm replaces: leave one of the two"),
         ({"keep": ["label"]}, "the rows have no column label, only input_ids, labels, position_ids, seq_lengths"),
         (
@@ -435,18 +436,15 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
         ),
         ({"format": "encoder", "loss_weights": "sequence"}, "loss_weights need labels: pass mlm, or keep_tokens"),
         ({"loss_weights": "token"}, "loss_weights is 'token': choose sequence or document, or None"),
-        ({"format": "trl", "mtp": 1}, "format trl does not support mtp: leave it out, or choose hf or hf_rows or"),
         (
             {"mlm": MLM, "mtp": 1},
-            "mtp predicts tokens further ahead, which mlm shows to the model: leave one of the two",
+            "mtp predicts tokens further ahead, which mlm shows to the model: leave one of them",
         ),
         ({"mtp": -1}, "mtp is -1: pass the number of extra heads, or 0 for none"),
         ({"mtp": 1.5}, "mtp is 1.5: pass the number of extra heads, or 0 for none"),
     ],
 )
 def test_what_a_format_does_not_have_is_refused_in_one_line(dataset, options, message):
-    if "static" in options:
-        options = {**options, "static": packer.static_shape(dataset, rows=1)}
     with pytest.raises(PackerError) as raised:
         packer.collate([dataset[0]], **options)
     assert str(raised.value).startswith(message)

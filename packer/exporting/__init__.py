@@ -1,6 +1,7 @@
 """Export a packed dataset for another trainer, as Parquet files with exactly the columns that it reads.
 
-    targets.py       rows -> the columns of each trainer
+    targets.py       the files and columns that each trainer reads
+    columns.py       rows -> the columns of each trainer
     write_export.py  shards -> Parquet files, one shard at a time on each core
 
 The columns are made by the functions that make the loader's batches, so that both train on the same values.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import struct
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,14 +15,15 @@ from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, numpy_dtype
+from packer.arrow import as_arrow, as_numpy, numpy_dtype
 from packer.engine import available_workers, run_tasks
 from packer.errors import UNREADABLE, PackerError, first_line
-from packer.exporting.eos_files import WRITERS, Eos, find_eos, with_eos
+from packer.exporting.columns import Eos, find_eos, with_eos
 from packer.exporting.targets import TARGETS, Target
 from packer.json_record import JsonRecord
 from packer.loader.dataset import PackedDataset
@@ -260,6 +263,63 @@ def _write_files(
 
     written = dict(run_tasks(write, [*manifest.shards], job.workers or available_workers()))
     return tuple(file for entry in manifest.shards for file in written[entry.file])
+
+
+_LARGEST_VOCABULARY_OF_UINT16 = 65_500  # in Megatron-LM
+_CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}  # of the types of tokens in .idx
+
+
+class IndexedWriter:
+    """Writer of `.bin`, rows of ids end to end, and `.idx`, in which each row is a sequence and a document."""
+
+    def __init__(self, tokens: HashingFile, index: HashingFile, shard: pa.Table) -> None:
+        self._tokens, self._index, self._rows = tokens, index, len(shard)
+        self._length: int = shard["input_ids"].type.list_size
+        largest = pc.max(pc.list_flatten(shard["input_ids"])).as_py()
+        self._type = np.dtype(np.uint16 if largest < _LARGEST_VOCABULARY_OF_UINT16 else np.int32)
+
+    def __enter__(self) -> IndexedWriter:
+        return self
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write the next rows."""
+        for rows in table["tokens"].chunks:
+            self._tokens.write(as_numpy(rows.flatten()).astype(self._type).data)
+
+    def __exit__(self, *_: object) -> None:
+        self._index.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, _CODES[self._type], self._rows, self._rows + 1))
+        self._index.write(np.full(self._rows, self._length, np.int32).data)
+        self._index.write((np.arange(self._rows, dtype=np.int64) * (self._length * self._type.itemsize)).data)
+        self._index.write(np.arange(self._rows + 1, dtype=np.int64).data)
+
+
+class OlmoWriter:
+    """Writer of ids as uint32 and whether they are trained as bool, without headers, and of lines "start,end"."""
+
+    def __init__(self, tokens: HashingFile, mask: HashingFile, documents: HashingFile, shard: pa.Table) -> None:
+        self._tokens, self._mask, self._length = tokens, mask, shard["input_ids"].type.list_size
+        self._lines = gzip.GzipFile("", "wb", fileobj=documents, mtime=0)  # without a time: the same bytes every time
+        self._place = 0  # of the next row in the file, in tokens
+
+    def __enter__(self) -> OlmoWriter:
+        return self
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write the next rows."""
+        for rows in table.to_batches():
+            self._tokens.write(as_numpy(rows["token_ids"].flatten()).data)
+            self._mask.write(as_numpy(rows["labels_mask"].flatten()).data)
+            starts = self._place + self._length * np.arange(len(rows)).repeat(rows["documents"].value_lengths())
+            for start, end in as_numpy(rows["documents"].flatten()).reshape(-1, 2) + starts[::2, None]:
+                self._lines.write(f"{start},{end}\n".encode())
+            self._place += len(rows) * self._length
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+
+
+WRITERS: Mapping[str, Callable[..., Any]] = {".bin": IndexedWriter, ".npy": OlmoWriter}
+"""Writers of a shard's files, by the ending of the first one."""
 
 
 def _writer(target: Target, files: list[HashingFile], schema: pa.Schema, compression: str, shard: pa.Table) -> Any:

@@ -12,7 +12,8 @@ Which rows each rank trains on, and when; an order depends on the dataset, the s
 Rows, or raw examples, to the batch of a trainer; everything is NumPy until the last step, which makes tensors:
 
     collating.py      collate, flatten and batches, which a training loop calls
-    batch_formats.py  one function for each trainer, with the options that it supports
+    batch_formats.py  one record for each trainer, with the options that it supports
+    batch_input.py    rows and raw examples as arrays, and arrays as tensors
     row_segments.py   positions, labels, loss weights and fixed shapes from segment boundaries
     token_masking.py  random masking of tokens
     loss.py           losses as means over tokens, sequences or documents

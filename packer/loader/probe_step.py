@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS, TREE, TREE_INPUT_IDS
 from packer.errors import PackerError
-from packer.loader.collating import Tensors, collate
+from packer.loader.batch_input import Tensors
+from packer.loader.collating import collate
 from packer.shards.row_format import PADDING
 
 SHARES = ((8, 4, 2, 2), (1, 10, 5), (16,))

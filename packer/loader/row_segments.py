@@ -80,6 +80,14 @@ class RowTokens:
     doc_ids: NDArray[np.int64]
     """Shape (segments,): document of each segment; -1 for padding."""
 
+    static: StaticShape | None = None
+    """Shape that the tokens are padded to."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens in the longest segment, or in the longest one that the shape allows."""
+        return int(self.lengths.max()) if self.static is None else self.static.max_len
+
     @classmethod
     def whole(cls, rows: Rows) -> RowTokens:
         """Return whole rows, padding tails included."""
@@ -126,6 +134,7 @@ class RowTokens:
         pieces[whole : whole + 1] += rest
         return replace(
             self,
+            static=static,
             lengths=np.concatenate([self.lengths, pieces]),
             doc_ids=np.concatenate([self.doc_ids, np.full(segments, PADDING, np.int64)]),
         )
@@ -144,6 +153,11 @@ class RowTokens:
         values[place:] = padding
         return values
 
+    def input_ids(self, dtype: npt.DTypeLike = np.int64) -> NDArray[Any]:
+        """Return the tokens, shape (tokens,), padded with the token of the static shape."""
+        padding = 0 if self.static is None else self.static.pad_id
+        return self.column(input_ids_in(self.rows[0]), dtype, padding=padding)
+
     def labels(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
         """Return the labels, shape (tokens,), of the type of the tokens and not shifted.
 
@@ -156,6 +170,18 @@ class RowTokens:
         labels[np.cumsum(self.lengths) - self.lengths] = NO_LOSS
         labels[np.repeat(self.doc_ids == PADDING, self.lengths)] = NO_LOSS
         return labels
+
+    def targets(
+        self, labels: NDArray[np.integer[Any]], loss_weights: LossWeights | None, mtp: int = 0
+    ) -> dict[str, NDArray[Any]]:
+        """Return `loss_weights` and `mtp_labels`, if wanted, of labels that are not shifted."""
+        found: dict[str, NDArray[Any]] = {}
+        if loss_weights is not None:
+            weights = token_loss_weights(labels.reshape(-1), self.lengths, self.doc_ids, per=loss_weights)
+            found["loss_weights"] = weights.reshape(labels.shape)
+        if mtp:
+            found["mtp_labels"] = mtp_labels(labels, self.lengths, depths=mtp)
+        return found
 
     def segment_ids(self) -> NDArray[np.int32]:
         """Return the number of each token's segment in its row, from 1; 0 for padding. Shape (tokens,)."""
@@ -201,6 +227,19 @@ def shift_left(values: NDArray[Any], fill: float) -> NDArray[Any]:
     out[..., :-1] = values[..., 1:]
     out[..., -1] = fill
     return out
+
+
+def attention_mask(segment_ids: NDArray[np.int32], *, additive: bool) -> NDArray[Any]:
+    """Return the mask, shape (B, 1, L, L): True where the query (row) and the key (column) share a segment.
+
+    Padding attends to padding, because a softmax over nothing is NaN.
+
+    Example: [1, 1, 2, 0] -> [[T, T, -, -], [T, T, -, -], [-, -, T, -], [-, -, -, T]].
+    """
+    # L * L comparisons are fastest on the smallest dtype
+    small = segment_ids.astype(np.min_scalar_type(int(segment_ids.max(initial=0))))
+    mask = small[:, None, :, None] == small[:, None, None, :]
+    return np.where(mask, np.float32(0), np.finfo(np.float32).min) if additive else np.asarray(mask)
 
 
 def mtp_labels(

@@ -1,0 +1,208 @@
+"""Columns of each target, from rows; and, for trainers that find documents by EOS alone, rows padded with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.column_names import NO_LOSS
+from packer.errors import PackerError
+from packer.exporting.targets import Columns, Ends
+from packer.loader.batch_formats import SegmentIdsBatch, TorchtitanBatch, TorchtuneExamples
+from packer.loader.dataset import PackedDataset
+from packer.loader.open_shards import Row
+from packer.loader.row_segments import RowTokens, restart_positions, shift_left
+from packer.shards import manifest
+from packer.shards.row_format import PADDING
+
+
+class Eos(NamedTuple):
+    """The token that pads rows of a target, and the documents that must end in it."""
+
+    id: int
+    ends: Ends
+    to: str
+    is_given: bool = False
+
+
+def find_eos(dataset: PackedDataset) -> int:
+    """Return the last token of a document that another follows in its row, or of the last row's document."""
+    for row in dataset:
+        _, ends = spans_of(row)
+        if len(ends) > 1:
+            break
+    return int(row["input_ids"][ends[0] - 1])
+
+
+def spans_of(row: Row) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the documents of a row begin and end, without padding, shape (documents,) each."""
+    extents = row["seq_lengths"].astype(np.int64)
+    starts = np.cumsum(extents) - extents
+    is_real = row["doc_ids"] != PADDING
+    return starts[is_real], (starts + row.get("seq_tokens", extents))[is_real]
+
+
+def with_eos(row: Row, eos: Eos) -> Row:
+    """Return a row padded with EOS, after documents and at its end; other ends of documents are a PackerError.
+
+    Aligned documents of Megatron-Bridge get one EOS more, because it leaves out the last token of each.
+    """
+    starts, ends = spans_of(row)
+    tokens = row["input_ids"]
+    is_token = np.zeros(len(tokens), bool)
+    for start, end in zip(starts, ends, strict=True):
+        is_token[start:end] = True
+    if eos.ends != "aligned" or not eos.is_given:
+        found, last = np.flatnonzero(is_token & (tokens == eos.id)), ends - 1
+        if eos.ends == "inner":
+            found, last = found[found != last[-1:]], last[:-1]
+        if not np.array_equal(found, last):
+            place = int(np.setxor1d(found, last)[0])
+            other = (
+                "give another --eos-id" if eos.is_given else "name EOS with --eos-id, if it does not end the first one"
+            )
+            wrong = f"has EOS ({eos.id}) inside"
+            if tokens[place] != eos.id:
+                wrong = f"ends in the token {tokens[place]}, not in EOS ({eos.id})"
+            raise PackerError(
+                f"document {_document_at(row, place)} {wrong}: {eos.to} finds documents by EOS, so each must end in "
+                f"EOS and have no other; {other}, pack with --long drop if documents are split or truncated, or "
+                "choose another --to"
+            )
+    padded = {**row, "input_ids": np.where(is_token, tokens, tokens.dtype.type(eos.id))}
+    if eos.ends == "aligned":
+        is_real = row["doc_ids"] != PADDING
+        after = np.cumsum(row["seq_lengths"])[is_real]
+        padded["seq_lengths"] = row["seq_lengths"] + is_real
+        padded["input_ids"] = np.insert(padded["input_ids"], after, eos.id)
+        padded["labels"] = np.insert(row["labels"], after, NO_LOSS)
+    return padded
+
+
+def _document_at(row: Row, place: int) -> int:
+    return int(row["doc_ids"][np.searchsorted(spans_of(row)[1], place, side="right")])
+
+
+def trained_tokens(row: Row, to: str) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return the tokens of a row and whether each is trained, for a trainer that takes labels from the tokens."""
+    whole = RowTokens.whole([row])
+    tokens = whole.column("input_ids", np.int32)
+    labels = whole.labels(tokens)
+    trained = labels != NO_LOSS
+    for place in np.flatnonzero(trained & (labels != tokens))[:1]:
+        raise PackerError(
+            f"document {_document_at(row, place)} has the label {labels[place]} at the token {tokens[place]}: {to} "
+            "takes labels from the tokens, so a label must be its token or -100; choose another --to"
+        )
+    return tokens, trained
+
+
+def check_all_trained(row: Row, trained: NDArray[np.bool_]) -> None:
+    """Refuse a row with a token, except the first of a document, that is not trained: .bin and .idx have no labels."""
+    for start, end in zip(*spans_of(row), strict=True):
+        for place in np.flatnonzero(~trained[start + 1 : end])[:1]:
+            raise PackerError(
+                f"document {_document_at(row, start)} has the label -100 at token {place + 1}: megatron-indexed has no "
+                "labels, and Megatron-LM would train it; choose another --to"
+            )
+
+
+def megatron_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of packed sequences in Megatron-Bridge and NeMo, without padding at the end of a row.
+
+    These trainers take labels from the tokens, and leave out the last token of every sequence, which has nothing to
+    predict. `loss_mask` is shifted one place to the left: it says whether the next token is trained. A label that
+    differs from its token is a PackerError.
+    """
+    columns: dict[str, list[NDArray[Any]]] = {"input_ids": [], "loss_mask": [], "seq_start_id": []}
+    for row in rows:
+        lengths = row["seq_lengths"][row["doc_ids"] != PADDING]
+        tokens, trained = trained_tokens(row, "Megatron-Bridge")
+        columns["input_ids"].append(tokens[: lengths.sum()])
+        columns["loss_mask"].append(shift_left(trained[: lengths.sum()], 0))
+        columns["seq_start_id"].append(np.cumsum(lengths) - lengths)
+    return columns
+
+
+def megatron_metadata(dataset: PackedDataset, files: list[str]) -> Mapping[str, bytes]:
+    """Make the metadata for `pad_cu_seqlens` of Megatron-Bridge: the most sequences, and the lengths of inputs."""
+    left_out = 0 if "seq_tokens" in dataset.column_names else 1  # tokens of a sequence that are labels only
+    most, longest, shortest = 0, 0, dataset.max_len
+    for offsets, extents, doc_ids in dataset.segments():
+        is_real = doc_ids != PADDING
+        inputs = np.where(is_real, extents - left_out, 0)
+        most = max(most, int(np.add.reduceat(is_real, offsets[:-1], dtype=np.int64).max()))
+        longest, shortest = (
+            max(longest, int(inputs.max())),
+            min(shortest, int(np.add.reduceat(inputs, offsets[:-1]).min())),
+        )
+    found = {"max_samples_per_bin": most, "dataset_max_seqlen": longest, "min_packed_seqlen": shortest}
+    return {"_packing_metadata": (json.dumps([found]) + "\n").encode()}
+
+
+def indexed_columns(rows: Sequence[Row]) -> Columns:
+    """Make the tokens of Megatron-LM's pretraining, which trains every token except the first of a document."""
+    found = [trained_tokens(row, "Megatron-LM") for row in rows]
+    for row, (_, trained) in zip(rows, found, strict=True):
+        check_all_trained(row, trained)
+    return {"tokens": [tokens for tokens, _ in found]}
+
+
+def olmo_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of the three files of OLMo-core; `documents` has the start and end of each in its row."""
+    tokens, masks = zip(*(trained_tokens(row, "OLMo-core") for row in rows), strict=True)
+    documents = [np.column_stack(spans_of(row)).reshape(-1) for row in rows]
+    return {"token_ids": tokens, "labels_mask": masks, "documents": documents}
+
+
+def llama_factory_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of packed sequences in LLaMA-Factory, whose `attention_mask` numbers the documents of a row."""
+    tokens = RowTokens.whole(rows)
+    ids = tokens.column("input_ids", np.int32)
+    columns = {
+        "input_ids": ids,
+        "labels": tokens.labels(ids),
+        "position_ids": restart_positions(tokens.lengths),
+        "attention_mask": tokens.segment_ids(),
+    }
+    return {name: list(values.reshape(len(rows), -1)) for name, values in columns.items()}
+
+
+def automodel_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of packed sequences in NeMo Automodel: labels are shifted, and the last length has the tail."""
+    inputs, labels = TorchtitanBatch(tensors="numpy")(rows)
+    lengths, padded = [], []
+    for row in rows:
+        extents = row["seq_lengths"].astype(np.int64)
+        documents = np.count_nonzero(row["doc_ids"] != PADDING)
+        lengths.append(row.get("seq_tokens", extents)[:documents])
+        padded.append(np.append(extents[: documents - 1], extents[documents - 1 :].sum()))
+    named = {"input_ids": inputs["input"], "labels": labels, "position_ids": inputs["positions"]}
+    return {**named, "seq_lens": lengths, "seq_lens_padded": padded}
+
+
+def torchtitan_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of torchtitan's batches."""
+    inputs, labels = TorchtitanBatch(tensors="numpy")(rows)
+    return {**inputs, "labels": labels}
+
+
+def torchtune_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of torchtune's examples."""
+    examples = TorchtuneExamples(tensors="numpy")(rows)
+    return {name: [example[name] for example in examples] for name in examples[0]}
+
+
+def maxtext_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of MaxText's batches."""
+    columns: Columns = SegmentIdsBatch(tensors="numpy")(rows)
+    return columns
+
+
+def datasets_files(dataset: PackedDataset, files: list[str]) -> Mapping[str, bytes]:
+    """Make the files with which `datasets` opens a folder of Arrow."""
+    return manifest.datasets_files(dataset.manifest.source, files)
