@@ -1,11 +1,11 @@
-"""The sampler under the loaders that people use: torch's, torchdata's, accelerate's, and the Hugging Face Trainer."""
+"""The sampler under the loaders that people use: torch's, torchdata's, and the Hugging Face Trainer."""
 
-import json
 from functools import partial
 
 import pytest
 
 import packer
+from tests.helpers.order import sampler_at
 from tests.helpers.packed_rows import heads
 
 torch = pytest.importorskip("torch")
@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader  # noqa: E402  needs torch
 WORKERS = [0, 2]
 
 
-def expected_heads(dataset, **options):
+def expected_heads(dataset, *, epoch=0, **options):
     """First tokens of the segments of every batch of an epoch, read without any loader."""
-    sampler = packer.BatchSampler(dataset, **options)
+    sampler = sampler_at(epoch, dataset, **options)
     return [heads(packer.collate(dataset.__getitems__(numbers))) for numbers in sampler]
 
 
@@ -135,75 +135,28 @@ def test_loaders_that_are_told_epochs_resume_at_the_end_of_one(dataset, workers,
 # ---- accelerate ----
 
 
-@pytest.fixture
-def prepared(dataset):
-    """Make a loader that accelerate prepared, and its sampler, for the options of either."""
+@pytest.mark.parametrize("config", [{}, {"dispatch_batches": True}])
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_a_loader_that_accelerate_prepared_is_refused(dataset, config, skipped):
     accelerate = pytest.importorskip("accelerate")
-
-    def make(*, config=None, **options):
-        sampler = packer.BatchSampler(dataset, **options)
-        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
-        config = accelerate.DataLoaderConfiguration(**(config or {}))
-        return accelerate.Accelerator(cpu=True, dataloader_config=config).prepare(loader), sampler
-
-    return make
-
-
-def test_accelerate_goes_through_epochs_and_resumes(dataset, prepared):
-    options = {"global_batch": 4, "rows": 2}
-    loader, sampler = prepared(**options)
-    for epoch in range(2):
-        assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=epoch, **options)
-    batches = iter(loader)
-    before = [heads(next(batches)) for _ in range(2)]
-    state = json.loads(json.dumps(sampler.state_dict(batches=2)))  # accelerate reads one batch ahead
-
-    for told in (False, True):
-        loader, sampler = prepared(**options)
-        sampler.load_state_dict(state)
-        with pytest.raises(packer.PackerError, match=r"epoch 2 at batch 2 of \d+, but set_epoch was called with 0"):
-            loader.set_epoch(0)
-        if told:
-            loader.set_epoch(sampler.epoch)
-        after = [heads(batch) for batch in loader]
-        assert before + after == expected_heads(dataset, epoch=2, **options)
-        assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=3, **options)
+    sampler = packer.BatchSampler(dataset, global_batch=4)
+    sampler.load_state_dict(sampler.state_dict(batches=1))
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
+    config = accelerate.DataLoaderConfiguration(**config)
+    prepared = accelerate.Accelerator(cpu=True, dataloader_config=config).prepare(loader)
+    if skipped:
+        prepared = accelerate.skip_first_batches(prepared, skipped)
+    with pytest.raises(packer.PackerError, match=r"leave it out of prepare\(\), and give rank and world_size"):
+        next(iter(prepared))
 
 
-def take_every_batch(loader):
-    """Take all batches of an epoch and not ask for one more, as a loop over steps does."""
-    batches = iter(loader)
-    return [heads(next(batches)) for _ in range(len(loader))]
-
-
-@pytest.mark.parametrize("first", [0, 5])
-def test_accelerate_goes_through_epochs_of_which_no_pass_is_exhausted(dataset, prepared, first):
-    options = {"global_batch": 4, "rows": 2}
-    loader, _ = prepared(epoch=first, **options)
-    for epoch in range(first, first + 3):
-        assert take_every_batch(loader) == expected_heads(dataset, epoch=epoch, **options)
-
-
-def test_accelerate_repeats_an_epoch_on_demand(dataset, prepared):
-    loader, _ = prepared(global_batch=4)
-    for epoch in (3, 3, 0):
-        loader.set_epoch(epoch)
-        assert take_every_batch(loader) == expected_heads(dataset, epoch=epoch, global_batch=4)
-
-
-def test_accelerate_counts_on_after_a_pass_that_skipped_batches(dataset, prepared):
+def test_a_loader_beside_one_that_accelerate_prepared_goes_through_epochs(dataset):
     accelerate = pytest.importorskip("accelerate")
-    loader, _ = prepared(global_batch=2)
-    rest = [heads(batch) for batch in accelerate.skip_first_batches(loader, 2)]
-    assert rest == expected_heads(dataset, global_batch=2)[2:]
-    assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=1, global_batch=2)
-
-
-def test_batches_that_accelerate_would_dispatch_are_refused(prepared):
-    loader, _ = prepared(global_batch=2, config={"dispatch_batches": True})
-    for begin in (lambda: next(iter(loader)), lambda: loader.set_epoch(1)):
-        with pytest.raises(packer.PackerError, match="a packed batch is one row: leave dispatch_batches out"):
-            begin()
+    sampler = packer.BatchSampler(dataset, global_batch=4)
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
+    for _ in accelerate.Accelerator(cpu=True).prepare(DataLoader([1, 2])):
+        for _ in range(2):
+            assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=sampler.epoch, global_batch=4)
 
 
 # ---- the Hugging Face Trainer ----
@@ -217,7 +170,7 @@ def test_the_trainer_shows_the_sampler_s_batches_and_resumes_from_a_checkpoint(d
     expected = [
         packer.collate(dataset.__getitems__(numbers))["input_ids"].tolist()
         for epoch in range(3)
-        for numbers in packer.BatchSampler(dataset, global_batch=4, rows=2, epoch=epoch)
+        for numbers in sampler_at(epoch, dataset, global_batch=4, rows=2)
     ]
     steps = packer.BatchSampler(dataset, global_batch=4).steps
     assert train_with_trainer(dataset, tmp_path) == expected

@@ -13,6 +13,7 @@ from packer.column_names import NO_LOSS
 from packer.loader.token_masking import mask_tokens
 from packer.shards.row_format import PADDING
 from tests.helpers import naive
+from tests.helpers.order import sampler_at
 from tests.helpers.packed_rows import make, segments_of, tokens_of
 
 MASK, VOCABULARY, SPECIAL = 3, 40, (0, 1, 2)
@@ -142,7 +143,7 @@ def test_workers_learn_the_epoch_from_the_sampler(dataset):
         multiprocessing_context="fork",
     )
     for epoch in (0, 1):
-        expected = packer.BatchSampler(dataset, global_batch=2, epoch=epoch)
+        expected = sampler_at(epoch, dataset, global_batch=2)
         for batch, numbers in zip(loader, expected, strict=True):
             other = packer.collate([dataset[row] for row in numbers], mlm=mlm, epoch=epoch, tensors="numpy")
             assert batch["input_ids"].tolist() == other["input_ids"].tolist()

@@ -13,7 +13,7 @@ from packer import PackerError
 from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes
 from packer.loader.row_order import row_order
 from tests.helpers import naive
-from tests.helpers.order import Rows
+from tests.helpers.order import Rows, sampler_at, samplers
 from tests.helpers.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
 
 GOLDEN = [[0, 5, 7, 10, 8, 11, 2, 1, 9, 6, 3, 4], [8, 9, 3, 2, 11, 10, 0, 5, 6, 1, 7, 4]]
@@ -95,7 +95,7 @@ def test_every_row_stands_anywhere_equally_often():
 @pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0, -1)])
 def test_a_seed_or_epoch_out_of_range_is_refused(dataset, seed, epoch):
     with pytest.raises(PackerError, match=r"(seed|epoch) is -?\d+: it must be a whole number from 0 to 2\^64 - 1"):
-        packer.BatchSampler(dataset, global_batch=1, seed=seed, epoch=epoch)
+        sampler_at(epoch, dataset, global_batch=1, seed=seed)
 
 
 # ---- the sampler: ranks and steps ----
@@ -125,12 +125,6 @@ def layouts(draw, order=None):
         lanes = world_size * draw(st.sampled_from([number for number in range(1, own + 1) if own % number == 0]))
         return {**options, "lanes": lanes, "window": draw(st.integers(1, 3))}
     return {**options, "balance": draw(st.sampled_from([None, "attention"]))}
-
-
-def samplers(dataset, layout, **options):
-    """One sampler per rank."""
-    options = {**layout, **options}
-    return [packer.BatchSampler(dataset, rank=rank, **options) for rank in range(options["world_size"])]
 
 
 def turns_of(ranks):
@@ -181,14 +175,6 @@ def test_a_step_in_lanes_sees_the_same_rows_on_1_2_and_4_ranks(total):
     assert steps_of(samplers(dataset, {**layout, "world_size": 2, "lanes": 2})) != expected
 
 
-def test_one_rank_for_all_deals_batches_as_accelerate_shares_them_out():
-    lengths = list(range(1, 49))
-    alone = list(packer.BatchSampler(Rows(lengths), global_batch=12, rows=2))
-    layout = {"global_batch": 12, "rows": 2, "world_size": 3}
-    for rank, sampler in enumerate(samplers(Rows(lengths), layout)):
-        assert list(sampler) == alone[rank::3]
-
-
 # ---- the sampler: epochs ----
 
 
@@ -202,7 +188,7 @@ def test_another_pass_is_the_next_epoch_and_set_epoch_says_otherwise():
             found.append(list(sampler))
         return found
 
-    expected = [list(packer.BatchSampler(Rows([1] * 20), global_batch=3, epoch=epoch)) for epoch in range(3)]
+    expected = [list(sampler_at(epoch, Rows([1] * 20), global_batch=3)) for epoch in range(3)]
     assert passes(None, None, None) == expected
     assert passes(0, 1, 2) == expected
     assert passes(2, 0, 0, None) == [expected[2], expected[0], expected[0], expected[1]]
@@ -263,7 +249,7 @@ def test_a_pass_of_an_epoch_that_is_over_is_followed_by_the_next_epoch():
     sampler.load_state_dict(sampler.state_dict())
     sampler.set_epoch(0)
     assert list(sampler) == []
-    assert list(sampler) == list(packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=1))
+    assert list(sampler) == list(sampler_at(1, Rows([1] * 20), global_batch=4))
 
 
 def stopped(ranks, steps):
@@ -332,7 +318,7 @@ def test_a_state_from_rows_that_are_left_out_here_begins_the_next_epoch(batches)
     assert len(old) == 6
     sampler = packer.BatchSampler(Rows([1] * 11), global_batch=4, rows=2, drop_last=True)
     sampler.load_state_dict(old.state_dict(batches))
-    assert list(sampler) == list(packer.BatchSampler(Rows([1] * 11), global_batch=4, rows=2, epoch=1, drop_last=True))
+    assert list(sampler) == list(sampler_at(1, Rows([1] * 11), global_batch=4, rows=2, drop_last=True))
     assert sampler.epoch == 1
 
 
@@ -358,7 +344,7 @@ def test_a_state_that_cannot_be_resumed_is_refused_in_one_line(change, message):
 
 def test_a_state_of_more_batches_than_an_epoch_has_is_refused():
     """As if the batches were counted over all epochs: resuming would leave out the rest of this one."""
-    sampler = packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=1)
+    sampler = sampler_at(1, Rows([1] * 20), global_batch=4)
     with pytest.raises(PackerError, match="batches is 7, and an epoch has 5 on this rank: count in each epoch anew"):
         sampler.state_dict(batches=7)
 
@@ -378,7 +364,7 @@ def test_another_packing_of_the_same_source_is_another_dataset(tmp_path):
 
 
 def test_set_epoch_keeps_what_was_resumed_and_refuses_to_leave_it():
-    sampler = packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=3)
+    sampler = sampler_at(3, Rows([1] * 20), global_batch=4)
     expected = list(sampler)
     sampler.load_state_dict(sampler.state_dict(batches=2))
     message = "resumes epoch 3 at batch 2 of 5, but set_epoch was called with 0: start with 3"
@@ -390,7 +376,7 @@ def test_set_epoch_keeps_what_was_resumed_and_refuses_to_leave_it():
     with pytest.raises(PackerError, match="resumes epoch 3 at batch 5 of 5, but set_epoch was called with 0"):
         sampler.set_epoch(0)
     sampler.set_epoch(4)
-    assert list(sampler) == list(packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=4))
+    assert list(sampler) == list(sampler_at(4, Rows([1] * 20), global_batch=4))
 
 
 @pytest.mark.parametrize(

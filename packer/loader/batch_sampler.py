@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError
 from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes
 from packer.loader.dataset import EpochList, PackedDataset
-from packer.loader.row_order import LaneOrder, row_order
+from packer.loader.row_order import LaneOrder, check_range, row_order
 
 STATE_VERSION = 1
 
@@ -64,11 +64,8 @@ class BatchSampler:
     `load_state_dict` resumes it. A state from the end of an epoch begins the next one; if `set_epoch` is called with
     the epoch that is over, the first pass has no batches.
 
-    accelerate's `prepare` distributes batches itself, batch i to rank i modulo their number: with it, keep rank and
-    world_size at 0 and 1, and choose a number of batches per step that is a multiple of the ranks. Epochs are counted
-    here, not by the prepared loader, whose `set_epoch` works; `dispatch_batches` raises an error. In the Hugging Face
-    Trainer, return the DataLoader from `get_train_dataloader` with rank and world_size, and do not prepare it: with
-    several ranks, a prepared one loses the epoch when the Trainer resumes (transformers 5.23, accelerate 1.15).
+    Leave the DataLoader out of accelerate's `prepare`, which would divide the batches among the ranks again, and count
+    epochs itself; a prepared one is an error. In the Hugging Face Trainer, return it from `get_train_dataloader`.
 
     Args:
         dataset: dataset from `load`.
@@ -77,7 +74,6 @@ class BatchSampler:
         rank: number of this process, from 0.
         world_size: number of processes.
         seed: seed of the order of rows, 0..2^64-1; None for the order on disk.
-        epoch: number of the first epoch; each epoch has its own order.
         drop_last: whether to leave out the rows at the end of an epoch that do not fill a global batch.
         balance: "attention" divides each global batch so that the sums of squared segment lengths of its batches are
             as even as possible. Rows stay in their global batch, because moving them would change what a step sees
@@ -100,7 +96,6 @@ class BatchSampler:
         rank: int = 0,
         world_size: int = 1,
         seed: int | None = 0,
-        epoch: int = 0,
         drop_last: bool = False,
         balance: Literal["attention"] | None = None,
         lanes: int | None = None,
@@ -119,7 +114,8 @@ class BatchSampler:
             )
         if balance not in (None, "attention"):
             raise PackerError(f"balance is {balance!r}: choose attention, or None for rows in order")
-        row_order(0, seed=seed, epoch=epoch)  # checks the range of both
+        if seed is not None:
+            check_range("seed", seed)
         if lanes is None and dataset.is_remote:
             lanes = next(divisor for divisor in range(DEFAULT_LANES, 0, -1) if global_batch % divisor == 0)
         if lanes is not None:
@@ -130,7 +126,7 @@ class BatchSampler:
         self.rank = rank
         self.world_size = world_size
         self.seed = seed
-        self.epoch = epoch
+        self.epoch = 0
         self.balance = balance
         self.lanes = lanes
         self.window = window
@@ -150,16 +146,12 @@ class BatchSampler:
         """Batches per optimizer step on this rank."""
         return self.global_batch // (self.rows * self.world_size)
 
-    @property
-    def sampler(self) -> BatchSampler:
-        """This object, because accelerate calls `set_epoch` on the `sampler` of a batch sampler."""
-        return self
-
     def __len__(self) -> int:
         return self.steps * self.accumulation
 
     def __iter__(self) -> Iterator[list[int]]:
         # Runs only when the first batch is requested: loaders call iter() more than once, and set_epoch after it.
+        self._refuse_prepared_loader()
         if self._empty_passes:
             self._empty_passes -= 1
             return
@@ -185,10 +177,9 @@ class BatchSampler:
         If that state is from the end of the epoch, the next pass has no batches.
 
         Raises:
-            PackerError: the loaded state is in the middle of another epoch, or accelerate's loader dispatches batches.
+            PackerError: the loaded state is in the middle of another epoch, or accelerate has prepared the loader.
         """
-        if called_by_iter_of_accelerate():
-            return
+        self._refuse_prepared_loader()
         if self._resumed and epoch == self.epoch:
             self._empty_passes = int(self._yielded == len(self))
             return
@@ -197,7 +188,7 @@ class BatchSampler:
                 f"the loaded state resumes epoch {self.epoch} at batch {self._yielded} of {len(self)}, but set_epoch "
                 f"was called with {epoch}: start with {self.epoch}"
             )
-        row_order(0, seed=self.seed, epoch=epoch)  # checks the range of the epoch
+        check_range("epoch", epoch)
         self.epoch, self._yielded, self._resumed = epoch, 0, False
         self._told, self._empty_passes = epoch, 0
 
@@ -206,8 +197,8 @@ class BatchSampler:
 
         Args:
             batches: batches of this epoch that this rank trained on; by default those that were yielded. Pass it if
-                batches are read ahead, as by a DataLoader with workers or accelerate's loader; torchdata's
-                StatefulDataLoader saves the right state automatically.
+                batches are read ahead, as by a DataLoader with workers; torchdata's StatefulDataLoader saves the right
+                state automatically.
 
         Raises:
             PackerError: an epoch has fewer batches.
@@ -264,6 +255,17 @@ class BatchSampler:
         # torchdata's StatefulDataLoader loads a state after `set_epoch`, and may begin two passes for one.
         is_over = self._yielded == len(self) and self._told == self.epoch
         self._empty_passes = 2 if is_over else 0
+
+    def _refuse_prepared_loader(self) -> None:
+        """Raise a PackerError in a pass of a loader that accelerate has prepared."""
+        state = sys.modules.get("accelerate.state")
+        reader = None if state is None else state.GradientState().active_dataloader
+        while (reader := getattr(reader, "batch_sampler", None)) is not None:  # accelerate wraps batch samplers
+            if reader is self:
+                raise PackerError(
+                    "accelerate has prepared the DataLoader, and would divide its batches among the ranks again: leave "
+                    "it out of prepare(), and give rank and world_size to packer.BatchSampler"
+                )
 
     def _identity(self) -> dict[str, Any]:
         """Settings that must be equal for a state to refer to the same rows."""
@@ -363,25 +365,6 @@ class BatchSampler:
     @cached_property
     def _costs(self) -> NDArray[np.int64]:
         return attention_costs(self.dataset)
-
-
-def called_by_iter_of_accelerate() -> bool:
-    """Return whether `set_epoch` was called by `iter()` of a loader that accelerate prepared, not by the training loop.
-
-    accelerate passes its own count, which starts at 0 whatever the epoch of the sampler, and does not increase after a
-    pass that ends with the last batch instead of a StopIteration: `[next(batches) for _ in range(len(loader))]` would
-    repeat the same epoch forever. Only the name of the caller distinguishes the two calls. A loader that dispatches
-    batches is a PackerError.
-    """
-    caller = sys._getframe(2)  # of set_epoch
-    if caller.f_globals.get("__name__") != "accelerate.data_loader":
-        return False
-    if type(caller.f_locals.get("self")).__name__ == "DataLoaderDispatcher":
-        raise PackerError(
-            "accelerate's dispatch_batches=True concatenates and slices batches by rows, and a packed batch is one "
-            "row: leave dispatch_batches out, so that every process reads its own batches"
-        )
-    return caller.f_back is not None and caller.f_back.f_code.co_name == "__iter__"
 
 
 def _whole(name: str, value: int) -> int:

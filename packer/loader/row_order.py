@@ -43,11 +43,8 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
 
     Rows are sorted by a hash of seed, epoch and row number, which no library version can change: a run that is resumed
     in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row, computing it
-    40. Without a seed, it is the order on disk. A seed or epoch that is not in 0..2^64-1 is a PackerError.
+    40. Without a seed, it is the order on disk.
     """
-    for name, value in (("seed", seed), ("epoch", epoch)):
-        if value is not None:
-            check_range(name, value)
     numbers = np.arange(rows, dtype=np.uint64)
     if seed is None:
         return numbers.astype(np.int64)

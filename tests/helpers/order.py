@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import packer
 from packer.loader.row_order import whole_shards
 
 
@@ -34,3 +35,17 @@ class Rows:
 
     def segments(self):
         yield np.arange(len(self) + 1), np.array(self.lengths, np.int32), np.zeros(len(self), np.int64)
+
+
+def sampler_at(epoch, dataset, **options):
+    """Make a sampler that begins with an epoch; with None, `set_epoch` is not called."""
+    sampler = packer.BatchSampler(dataset, **options)
+    if epoch is not None:
+        sampler.set_epoch(epoch)
+    return sampler
+
+
+def samplers(dataset, layout, *, epoch=None, **options):
+    """One sampler per rank."""
+    options = {**layout, **options}
+    return [sampler_at(epoch, dataset, rank=rank, **options) for rank in range(options["world_size"])]

@@ -3,13 +3,11 @@
 import gc
 import os
 import sys
-from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.distributed as distributed
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 import packer
 from tests.helpers.models import gradients, tiny_llama
@@ -36,32 +34,12 @@ def train_step(dataset, *, per, rank):
     return {"loss": total, "items": items, "own_items": sum(own), "gradients": gradients(model)}
 
 
-def share_out(dataset):
-    """Tokens of the batches that accelerate gives this process in three epochs, the last of them the first again.
-
-    Nothing asks for more than the batches that there are, so that accelerate takes no pass for finished.
-    """
-    from accelerate import Accelerator
-
-    accelerator = Accelerator()
-    assert accelerator.num_processes == 2
-    sampler = packer.BatchSampler(dataset, global_batch=4, rows=1)
-    loader = accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate))
-    shown = []
-    for epoch in (None, None, 0):
-        if epoch is not None:
-            loader.set_epoch(epoch)
-        shown.append([batch["input_ids"].tolist() for batch in islice(loader, len(loader))])
-    return shown
-
-
 def main(packed: Path, folder: Path) -> None:
     rank = int(os.environ["RANK"])
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     dataset = packer.load(packed)
     for per in ("token", "sequence"):
         torch.save(train_step(dataset, per=per, rank=rank), folder / f"{per}-{rank}.pt")
-    torch.save(share_out(dataset), folder / f"accelerate-{rank}.pt")
     steps = packer.BatchSampler(dataset, global_batch=4).steps
     checkpoint = folder / "trainer" / f"checkpoint-{steps + 1}"
     shown = [train_with_trainer(dataset, folder / "trainer", resume=resume) for resume in (None, checkpoint)]
