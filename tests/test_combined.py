@@ -14,6 +14,7 @@ import packer
 from packer import PackerError
 from packer.loader.combined import CombinedDataset, apportion
 from tests.helpers import naive
+from tests.helpers.order import sampler_at, samplers
 from tests.helpers.packed_rows import MAX_LEN, make
 
 LENGTHS = {"web": [12] * 45, "code": [5, 7, 12, 12, 3, 9, 12, 12, 12, 12, 8], "maths": [12, 12, 12]}
@@ -131,10 +132,6 @@ def layouts(draw):
     return {**options, "balance": draw(st.sampled_from([None, "attention"]))}
 
 
-def samplers(dataset, layout, **options):
-    return [packer.BatchSampler(dataset, rank=rank, **layout, **options) for rank in range(layout["world_size"])]
-
-
 @given(combinations(), layouts(), st.integers(0, 3))
 def test_an_epoch_has_its_rows_on_any_ranks(dataset, layout, epoch):
     shown = Counter()
@@ -172,7 +169,7 @@ def test_a_run_that_is_resized_sees_the_same_rows(lanes):
 
     def steps(world_size, state=None):
         options = {"global_batch": 8, "world_size": world_size, "lanes": lanes}
-        ranks = [packer.BatchSampler(dataset, rank=rank, epoch=2, **options) for rank in range(world_size)]
+        ranks = [sampler_at(2, dataset, rank=rank, **options) for rank in range(world_size)]
         for rank in ranks:
             if state is not None:
                 rank.load_state_dict(state)
@@ -182,7 +179,7 @@ def test_a_run_that_is_resized_sees_the_same_rows(lanes):
     expected = steps(1)
     assert len(expected) == 5
     assert steps(2) == steps(4) == expected
-    old = packer.BatchSampler(dataset, global_batch=8, epoch=2, lanes=lanes)
+    old = sampler_at(2, dataset, global_batch=8, lanes=lanes)
     state = old.state_dict(batches=2)
     assert steps(4, state) == expected[2:]
 
@@ -228,6 +225,11 @@ def test_weights_are_shares_and_the_size_is_what_no_row_repeats_in_or_what_one_a
     assert by_tokens.counts == (102, 102)  # 12 tokens in a row of web, 104 / 9 on average in one of code
     assert packer.load(web, rows=10).counts == (10,)
     assert packer.load([web, code], rows=11).counts == (9, 2)
+
+
+def test_a_number_of_rows_may_be_one_of_numpy(paths):
+    dataset = packer.load(paths["web"], rows=np.int64(7))
+    assert (len(dataset), type(len(dataset))) == (7, int)
 
 
 def test_the_repr_says_the_exact_shares(paths):
@@ -327,6 +329,7 @@ def test_datasets_that_do_not_fit_together_are_refused_in_one_line(tmp_path, pat
     others = {
         "max_len 12, and {} 24: combine": make(tmp_path / "long", LENGTHS["web"], max_len=24),
         "rows with no trees, and {} trees: combine": trees,
+        "segments aligned to 1, and {} 4: combine": make(tmp_path / "aligned", LENGTHS["web"], align=4),
         "columns doc_ids, .*labels.*, and {} doc_ids, doc_starts, input_ids, position_ids, seq_lengths: combine": make(
             tmp_path / "unlabeled", LENGTHS["web"], labels=False
         ),
@@ -337,7 +340,7 @@ def test_datasets_that_do_not_fit_together_are_refused_in_one_line(tmp_path, pat
         assert "\n" not in str(raised.value)
 
 
-def test_columns_of_other_types_and_of_the_name_source_are_refused(tmp_path):
+def test_columns_of_other_types_and_of_the_name_source_are_refused(tmp_path, bucket, monkeypatch):
     from tests.helpers.writing import write_lines
 
     folders = []
@@ -346,8 +349,15 @@ def test_columns_of_other_types_and_of_the_name_source_are_refused(tmp_path):
         folders.append(tmp_path / name)
         packer.pack(lines, folders[-1], max_len=8, keep=["weight"])
         packer.pack(lines, tmp_path / f"{name}-source", max_len=8, keep=["source"])
-    with pytest.raises(PackerError, match=r"one has columns of the types .*weight int64, .*two .*weight float64: com"):
-        packer.load(folders)
+        for file in folders[-1].iterdir():
+            (bucket / name / file.name).upload(file)
+    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
+    for pair in (folders, [folders[0], str(bucket / "two")], [str(bucket / "one"), str(bucket / "two")]):
+        with pytest.raises(
+            PackerError, match=r"columns of the types .*weight list<.*int64>, and .*two .*double>: combine"
+        ):
+            packer.load(pair)
+    assert not list((tmp_path / "cache").glob("*/*.arrow")), "no shard was fetched for it"
     with pytest.raises(PackerError, match="one-source has a column source, where rows have the number of"):
         packer.load([tmp_path / "one-source", tmp_path / "two-source"])
 
@@ -372,8 +382,11 @@ def test_texts_of_other_tokenizers_are_refused(tmp_path, tokenizer):
         ((-0.5, 1), {}, "is -0.5: choose"),
         ((float("nan"), 1), {}, "is nan: choose"),
         ((1e-9, 1), {}, "an epoch has 9 rows, and none of .*web.*: choose more rows, a larger weight"),
-        ((1, 1), {"rows": 0}, "rows is 0: an epoch has a whole number of rows, at least 1"),
+        ((1, 1), {"rows": 0}, "rows is 0: an epoch has a whole number of rows, from 1 to 2\\^40"),
         ((1, 1), {"rows": 2.5}, "rows is 2.5: an epoch has a whole number"),
+        ((1, 1), {"rows": 2**63}, "rows is 9223372036854775808: an epoch has a whole number of rows, from 1 to"),
+        ((1, 1), {"tokens": 10**40}, r"tokens is 1000+: an epoch of so many has \d+ rows, and needs from 1 to 2\^40"),
+        ((1, 1), {"tokens": 1}, r"tokens is 1: an epoch of so many has 0 rows, and needs from 1"),
         ((1, 1), {"rows": 5, "tokens": 5}, "rows is 5, and tokens is 5: an epoch has the size of one of the two"),
         ((1, 1), {"tokens": "many"}, "tokens is 'many': choose a number of tokens, as in 10000000000 or 10B"),
         ((1, 1), {"seed": -1}, "seed is -1: it must be"),
@@ -393,7 +406,7 @@ def test_what_only_one_dataset_has_is_looked_for_there(paths):
         dataset.find(3)
     assert dataset.datasets[1].manifest.totals.documents_packed == 11
     with pytest.raises(PackerError, match=r"rows are numbered up to 2\^63: choose a smaller epoch"):
-        list(packer.BatchSampler(dataset, global_batch=1, epoch=2**62))
+        list(sampler_at(2**62, dataset, global_batch=1))
 
 
 def test_stats_shows_the_shares_of_packed_datasets(paths):

@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
+from operator import index
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,6 +28,9 @@ from packer.loader.row_stream import RowStream
 from packer.options.option import as_amount
 from packer.permute import key_of
 from packer.random_purposes import COMBINED
+
+MOST_ROWS = 2**40
+"""Rows that an epoch can have: rows are numbered through all epochs, up to 2^63."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,25 +250,13 @@ def combine(
             )
     if seed is not None:
         check_range("seed", seed)
-    if rows is not None and tokens is not None:
-        raise PackerError(
-            f"rows is {rows}, and tokens is {tokens}: an epoch has the size of one of the two, leave one out"
-        )
     shares = _shares(datasets, weights)
-    if tokens is not None:
-        per_row = sum(
-            share * Fraction(dataset.tokens, len(dataset)) for share, dataset in zip(shares, datasets, strict=True)
-        )
-        rows = round(_token_count(tokens) / per_row)
-    if rows is None:
-        rows = min(int(len(dataset) / share) for share, dataset in zip(shares, datasets, strict=True))
-    if not isinstance(rows, int) or rows < 1:
-        raise PackerError(f"rows is {rows!r}: an epoch has a whole number of rows, at least 1")
-    counts = apportion(shares, rows)
+    size = _epoch_rows(datasets, shares, rows, tokens)
+    counts = apportion(shares, size)
     for dataset, count in zip(datasets, counts, strict=True):
         if count == 0:
             raise PackerError(
-                f"an epoch has {rows:,} rows, and none of {dataset.path}: choose more rows, a larger weight, or leave "
+                f"an epoch has {size:,} rows, and none of {dataset.path}: choose more rows, a larger weight, or leave "
                 "it out"
             )
     return CombinedDataset(datasets, counts, seed)
@@ -280,6 +272,27 @@ def apportion(shares: Sequence[Fraction], rows: int) -> list[int]:
     for number in sorted(range(len(counts)), key=lambda number: -remainders[number])[: rows - sum(counts)]:
         counts[number] += 1
     return counts
+
+
+def _epoch_rows(
+    datasets: Sequence[PackedDataset], shares: Sequence[Fraction], rows: int | None, tokens: int | str | None
+) -> int:
+    """Return the rows of an epoch: those asked for, or as many as there are without repeating a row."""
+    if rows is not None and tokens is not None:
+        raise PackerError(
+            f"rows is {rows}, and tokens is {tokens}: an epoch has the size of one of the two, leave one out"
+        )
+    parts = list(zip(shares, datasets, strict=True))
+    if tokens is not None:
+        size = round(_token_count(tokens) / sum(share * Fraction(one.tokens, len(one)) for share, one in parts))
+        if not 1 <= size <= MOST_ROWS:
+            raise PackerError(f"tokens is {tokens}: an epoch of so many has {size} rows, and needs from 1 to 2^40")
+        return size
+    if rows is None:
+        return min(int(len(one) / share) for share, one in parts)
+    if not hasattr(rows, "__index__") or not 1 <= index(rows) <= MOST_ROWS:
+        raise PackerError(f"rows is {rows!r}: an epoch has a whole number of rows, from 1 to 2^40")
+    return index(rows)
 
 
 def _token_count(tokens: int | str) -> int:
@@ -307,10 +320,13 @@ def _refuse_misfits(first: PackedDataset, other: PackedDataset) -> None:
     """Raise a PackerError if rows of two datasets cannot be in one batch."""
     facts: dict[str, Callable[[PackedDataset], object]] = {
         "max_len": lambda dataset: dataset.max_len,
+        "segments aligned to": lambda dataset: dataset.manifest.options.align,
         "rows with": lambda dataset: "trees" if TREE_INPUT_IDS in dataset.columns else "no trees",
         "a tokenizer with hash": _tokenizer_of,
         "columns": lambda dataset: ", ".join(sorted(dataset.columns)),
-        "columns of the types": _types_of,
+        "columns of the types": lambda dataset: ", ".join(
+            f"{name} {kind}" for name, kind in sorted(dataset.types.items())
+        ),
     }
     for name, fact in facts.items():
         one, two = fact(first), fact(other)
@@ -318,11 +334,6 @@ def _refuse_misfits(first: PackedDataset, other: PackedDataset) -> None:
             raise PackerError(
                 f"{first.path} has {name} {one}, and {other.path} {two}: combine datasets that were packed alike"
             )
-
-
-def _types_of(dataset: PackedDataset) -> str | None:
-    """Return the types of the columns; None for a dataset in object storage, of which nothing is fetched for it."""
-    return None if dataset.is_remote else ", ".join(f"{name} {kind}" for name, kind in sorted(dataset.types.items()))
 
 
 def _tokenizer_of(dataset: PackedDataset) -> str | None:

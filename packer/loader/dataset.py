@@ -20,7 +20,7 @@ from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
 from packer.shards.manifest import Manifest, key_of
-from packer.shards.reader import check_sizes
+from packer.shards.reader import check_sizes, read_schema
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath
 
@@ -155,11 +155,11 @@ class PackedDataset:
     @property
     def types(self) -> dict[str, str]:
         """Types of the columns that the manifest promises."""
-        views = self._any_views()
-        types = {name: str(kind) for name, kind in self._token_dtypes(views).items()}
-        types |= {name: str(values.dtype) for name, values in views.segments.items()}
-        types |= {name: str(values.type) for name, values in views.others.items()}
-        return {name: kind for name, kind in types.items() if name in self.columns}
+        if self._opening.tokens is None:
+            schema = read_schema(self.path, self.manifest.shards[0])
+        else:
+            schema = self._opening.tokens.row_format.schema
+        return {field.name: str(field.type) for field in schema if field.name in self.columns}
 
     @property
     def tokens(self) -> int:

@@ -26,6 +26,8 @@ from packer.system_errors import shortage
 _RESTORE = "restore it, or pack again to another folder"
 _REMEDY = f"changed after packing; {_RESTORE}"
 
+_SCHEMA_BYTES = 1 << 20  # more than the schema at the beginning of a shard takes
+
 
 def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     """Read the manifest of a packed dataset; `intact` checks its checksum, too, for commands that pass on its content.
@@ -176,6 +178,13 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
         if found != column.type:
             raise PackerError(f"{path}: {column.name} is {found}, it should be {column.type}: {_REMEDY}")
     return table
+
+
+def read_schema(folder: AnyPath, entry: ShardEntry) -> pa.Schema:
+    """Read the names and types of a shard's columns, from the beginning of the file only."""
+    path = folder / entry.file
+    with _arrow_errors(path), path.open("rb") as file:
+        return pa.ipc.open_stream(file.read(_SCHEMA_BYTES)).schema
 
 
 def checked_batches(
