@@ -39,7 +39,7 @@ def train(
         dataset, global_batch=global_batch, rows=rows, rank=rank, world_size=ranks, balance="attention"
     )
     if rank == 0:
-        print(f"{ranks} ranks: {sampler.imbalance()}")
+        print(f"{ranks} ranks: attention takes {sampler.imbalance():.3f}x the balanced time")
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=learning_rate)

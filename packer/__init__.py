@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from packer import attention
     from packer.api import export, pack, verify
     from packer.exporting.write_export import Export
-    from packer.loader.batch_sampler import BatchSampler, Imbalance
+    from packer.loader.batch_sampler import BatchSampler
     from packer.loader.collating import batches, collate, flatten, static_shape
     from packer.loader.dataset import PackedDataset
     from packer.loader.document_rows import DocumentRows, rows
@@ -46,7 +46,6 @@ __all__ = [
     "BatchSampler",
     "DocumentRows",
     "Export",
-    "Imbalance",
     "Manifest",
     "MaskedLM",
     "PackOptions",
@@ -85,7 +84,7 @@ _HOMES = {
     "loader.load": ("load",),
     "loader.document_rows": ("DocumentRows", "rows"),
     "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
-    "loader.batch_sampler": ("BatchSampler", "Imbalance"),
+    "loader.batch_sampler": ("BatchSampler",),
     "loader.probe_step": ("StepLeaks", "probe"),
     "loader.row_segments": ("StaticShape",),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),

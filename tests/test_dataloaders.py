@@ -65,9 +65,9 @@ def test_a_plain_dataloader_with_workers_resumes_where_it_is_told(dataset):
 # ---- torchdata ----
 
 
-def stateful(dataset, workers, **options):
+def stateful(dataset, workers, *, epoch=None, **options):
     data = pytest.importorskip("torchdata.stateful_dataloader")
-    sampler = packer.BatchSampler(dataset, **options)
+    sampler = sampler_at(epoch, dataset, **options)
     return data.StatefulDataLoader(
         dataset, batch_sampler=sampler, collate_fn=packer.collate, num_workers=workers
     ), sampler
@@ -76,9 +76,9 @@ def stateful(dataset, workers, **options):
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("stop", [0, 1, 4])
 def test_a_stateful_dataloader_resumes_to_the_exact_row(dataset, workers, stop):
-    options = {"global_batch": 2, "epoch": 5}
-    expected = [expected_heads(dataset, **{**options, "epoch": epoch}) for epoch in (5, 6)]
-    loader, _ = stateful(dataset, workers, **options)
+    options = {"global_batch": 2}
+    expected = [expected_heads(dataset, epoch=epoch, **options) for epoch in (5, 6)]
+    loader, _ = stateful(dataset, workers, epoch=5, **options)
     batches = iter(loader)
     before = [heads(next(batches)) for _ in range(stop)]
     state = loader.state_dict()

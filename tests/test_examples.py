@@ -158,7 +158,7 @@ def test_two_processes_of_torchrun(example, model, alone):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^2 ranks: attention takes \d.\d+x the balanced time, \d.\d+x if", done.stdout, re.MULTILINE)
+    assert re.search(r"^2 ranks: attention takes \d.\d+x the balanced time$", done.stdout, re.MULTILINE)
     assert_first_step(*printed(done.stdout), alone)
 
 

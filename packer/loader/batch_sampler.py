@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from operator import index
 from typing import Any, Literal
@@ -20,25 +19,6 @@ from packer.loader.row_order import LaneOrder, check_range, row_order
 STATE_VERSION = 1
 
 DEFAULT_LANES = 16
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Imbalance:
-    """Time that attention takes, relative to perfectly balanced ranks; 1 is perfect balance.
-
-    Ranks wait for each other after every batch, so this is the sum over batches of the largest work of any rank,
-    divided by the sum of the mean work. Work is the sum of squared segment lengths.
-    """
-
-    in_order: float
-    """Imbalance with `balance=None`."""
-
-    by_attention: float
-    """Imbalance with `balance="attention"`."""
-
-    def __str__(self) -> str:
-        """Return both values as a line to print when training begins."""
-        return f"attention takes {self.in_order:.3f}x the balanced time, {self.by_attention:.3f}x if balanced"
 
 
 class BatchSampler:
@@ -281,8 +261,11 @@ class BatchSampler:
         """Settings that divide a global batch; a state from its middle requires equal ones, or turns that end alike."""
         return {"rows": self.rows, "world_size": self.world_size, "balance": self.balance}
 
-    def imbalance(self) -> Imbalance:
-        """Return how unevenly this epoch divides the work of attention among ranks, for both values of `balance`.
+    def imbalance(self) -> float:
+        """Return the time that attention takes in this epoch, relative to perfectly balanced ranks: 1 is the best.
+
+        Ranks wait for each other after every batch, so this is the sum over batches of the largest work of any rank,
+        divided by the sum of the mean work. Work is the sum of squared segment lengths.
 
         Raises:
             PackerError: the rows are read in lanes.
@@ -290,14 +273,11 @@ class BatchSampler:
         if self.lanes is not None:
             raise PackerError(f"lanes is {self.lanes}: work is compared for rows that are shuffled as a whole only")
         order = self._order()
-        work = np.zeros((2, self.steps, self.accumulation, self.world_size), np.int64)
+        work = np.zeros((self.steps, self.accumulation, self.world_size), np.int64)
         for step in range(self.steps):
-            for balanced in (False, True):
-                slots = self._slots(order, step, balanced=balanced)
-                work[int(balanced), step].flat = [self._costs_of(slot).sum() for slot in slots]
-        largest, mean = work.max(axis=3).sum(axis=(1, 2)), work.mean(axis=3).sum(axis=(1, 2))
-        in_order, by_attention = np.divide(largest, mean, out=np.ones(2), where=mean > 0).tolist()
-        return Imbalance(in_order=in_order, by_attention=by_attention)
+            work[step].flat = [self._costs_of(slot).sum() for slot in self._slots(order, step)]
+        mean = work.mean(axis=2).sum()
+        return float(work.max(axis=2).sum() / mean) if mean else 1.0
 
     # A step has `accumulation` turns, in each of which every rank processes one batch. Its rows are divided into slots,
     # one per turn and rank: [turn 0 rank 0, turn 0 rank 1, ..., turn 1 rank 0, ...].
@@ -306,7 +286,7 @@ class BatchSampler:
         """Yield this rank's batches of each step; rows are shuffled as a whole."""
         order = self._order()
         for step in range(begun, self.steps):
-            slots = self._slots(order, step, balanced=self.balance is not None)
+            slots = self._slots(order, step)
             own = slots[self.rank :: self.world_size]
             if self.balance is not None:
                 # Balanced slots of a turn are sorted by cost, so every other turn runs through the ranks backwards.
@@ -319,10 +299,10 @@ class BatchSampler:
         first = self.dataset.first_number(self.epoch)
         return order + first if first else order
 
-    def _slots(self, order: NDArray[np.int64], step: int, *, balanced: bool) -> list[NDArray[np.int64]]:
+    def _slots(self, order: NDArray[np.int64], step: int) -> list[NDArray[np.int64]]:
         rows = order[step * self.global_batch : (step + 1) * self.global_batch]
         slots = self.global_batch // self.rows
-        if balanced:
+        if self.balance is not None:
             return [rows[slot] for slot in deal_by_cost(self._costs_of(rows), slot_sizes(len(rows), slots))]
         return np.array_split(rows, slots)
 

@@ -12,7 +12,6 @@ from packer.loader.cache_space import CacheSpace
 from packer.loader.combined import combine
 from packer.loader.dataset import Opening, PackedDataset
 from packer.paths import expanded
-from packer.progress import silent
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath, RemotePath, any_path
 
@@ -29,7 +28,6 @@ def load(
     rows: int | None = None,
     tokens: int | str | None = None,
     seed: int | None = 0,
-    verify: bool = False,
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
     source: SourceLike | Sequence[SourceLike] | None = None,
@@ -54,7 +52,6 @@ def load(
         rows: rows of an epoch; by default as many as there are without repeating a row.
         tokens: instead of `rows`, about the tokens of an epoch, as a number or as "10B".
         seed: seed of the choice of rows for an epoch that does not have all, 0..2^64-1; None for the order on disk.
-        verify: whether to read and hash every byte first, as `packer verify` does; this fetches shards from a store.
         cache_dir: folder for shards of a dataset or source in object storage, on a local disk; by default the one that
             the variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder.
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
@@ -67,7 +64,7 @@ def load(
         PackerError: a folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
             changed, the cache cannot be used, the source is not that of the index, or datasets do not fit together.
     """
-    one = partial(_load_one, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes)
+    one = partial(_load_one, cache=CacheSpace.of(cache_dir, cache_bytes))
     if isinstance(path, str | Path | RemotePath):
         single = one(path, source)
         return single if rows is tokens is None else combine([single], None, rows=rows, tokens=tokens, seed=seed)
@@ -84,19 +81,11 @@ def _load_one(
     source: SourceLike | Sequence[SourceLike] | None,
     *,
     of: int = 1,
-    verify: bool,
-    cache_dir: str | Path | None,
-    cache_bytes: int | str | None,
+    cache: CacheSpace,
 ) -> PackedDataset:
     """Open one of `of` datasets."""
     path = any_path(expanded(path))
-    cache = CacheSpace.of(cache_dir, cache_bytes)
     try:
-        if verify:
-            from packer.shards.check_shards import verify_packed  # imports Numba, which loading does not need
-
-            for fault in verify_packed(path, silent):
-                raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
         manifest = read_manifest(path)
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
