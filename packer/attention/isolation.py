@@ -1,7 +1,6 @@
 """Isolation probe: change one document of a packed batch and check that the outputs of all others stay the same.
 
-A list of safe models would not outlive the next version of transformers, torch or a kernel, so the installed ones are
-tested.
+The installed versions are tested, because a list of safe models would soon be out of date.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LongRoPE and dynamic RoPE with separate frequencies for each document of a batch.
 
-transformers derives the frequencies from the longest document of the batch, so that a document above the threshold
-changes all others; with dynamic RoPE, even the documents of the next batch.
+transformers derives the frequencies from the longest document of the batch. A document above the threshold therefore
+changes all others; with dynamic RoPE, also those of the next batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _configs: weakref.WeakValueDictionary[int, PretrainedConfig] = weakref.WeakValue
 
 
 def use_document_frequencies(model: PreTrainedModel) -> None:
-    """Make a model use frequencies of its own for each document, as long as it runs packer's attention.
+    """Make a model use separate frequencies for each document while it runs packer's attention.
 
     Has no effect on models whose frequencies do not depend on the length of documents.
     """
@@ -57,7 +57,7 @@ def document_frequencies(model: PreTrainedModel) -> Iterator[None]:
 
 
 def check_longest_segment(config: PretrainedConfig, longest: int) -> None:
-    """Refuse a longest segment that changes the frequencies of others, without `use_document_frequencies`."""
+    """Raise PackerError if the longest segment changes the frequencies of others, unless each has its own."""
     if not hasattr(config, "rope_parameters") or torch.compiler.is_compiling():
         return
     limit = rope_limit(config)

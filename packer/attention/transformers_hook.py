@@ -1,4 +1,4 @@
-"""Interface between transformers and attention within segments; cases that would be computed wrongly raise an error."""
+"""Interface between transformers and attention within segments; raises an error where results would be wrong."""
 
 from __future__ import annotations
 
@@ -82,10 +82,9 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
         for batch in packer.batches(packer.load("dataset-packed-4096"), rows=4):
             model(**batch).loss.backward()
 
-    Batches of format "tree", in which documents that begin alike share their common tokens, need this attention: every
-    other one, FlashAttention among them, ignores their `tree` and computes another result without an error. Trees run
-    FlexAttention on a GPU, and SDPA elsewhere. Models that pass something on from token to token outside attention
-    refuse them.
+    Batches of format "tree", in which documents that begin alike share their common tokens, need this attention: all
+    others, such as FlashAttention, ignore `tree` and compute another result without an error. Trees run FlexAttention
+    on a GPU, and SDPA elsewhere. Models that pass state from token to token outside attention refuse them.
 
     The model can be compiled afterwards, with `torch.compile` or the Trainer's `torch_compile=True`.
 
@@ -129,14 +128,14 @@ class _InUse:
     """Whether batches without boundaries are accepted."""
 
     tree_obstacle: str | None
-    """Why trees cannot be exact in this model; None if nothing shows that."""
+    """Why trees cannot be exact in this model; None if no reason was found."""
 
     tree_passes: int = 0
-    """Forward passes of batches of trees that have begun and not ended: of the model, and of its base model within."""
+    """Forward passes of trees that have begun and not ended, of the model and of its base model."""
 
 
 def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Forward pre-hook: refuse a batch for which the model itself would make positions, of one document per row."""
+    """Forward pre-hook: refuse a batch without boundaries, for which the model would take each row for a document."""
     in_use: _InUse = getattr(model, _IN_USE)
     if kwargs.get("tree") is not None:
         in_use.tree_passes += 1
@@ -217,8 +216,8 @@ class _FirstPass:
             )
 
 
-# The next two functions run while a model is traced and add nothing to the compiled code. State that the compiled code
-# itself updated would be guarded, so that every change would recompile it.
+# The next two functions run while a model is traced, and add nothing to the compiled code. If compiled code updated
+# this state itself, torch would guard it and recompile after every change.
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -67,7 +67,7 @@ def dense_mask(tree: torch.Tensor, window: int | None = None) -> torch.Tensor:
 def block_mask(tree: torch.Tensor, window: int | None = None) -> Any:
     """Return the attention mask of a batch of trees as the BlockMask of FlexAttention.
 
-    It needs memory for each pair of blocks of 128 tokens, instead of each pair of tokens.
+    Memory grows with pairs of blocks of 128 tokens, not with pairs of tokens.
 
     Args:
         tree: int32 `[2, tokens]`, as for `dense_mask`.
@@ -99,9 +99,9 @@ def block_mask(tree: torch.Tensor, window: int | None = None) -> Any:
 def _blocks(
     visible_until: torch.Tensor, position: torch.Tensor, end: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two bool tensors `[blocks, blocks]`, by query and key: blocks with visible pairs, and with no others.
+    """Return two bool tensors `[blocks, blocks]`, by query and key: whether some pair, and every pair, is visible.
 
-    `end`, `[tokens]`, is the position before which a token is visible. A block with padding is never of the latter.
+    `end`, `[tokens]`, is the position before which a token is visible. In a block with padding, never every pair is.
     """
     tokens = len(position)
     blocks = -(-tokens // BLOCK)
@@ -121,7 +121,7 @@ def _blocks(
 
 
 def _listed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return int32 `[1, 1, blocks]` and `[1, 1, blocks, blocks]`: how many blocks are True, and these before others."""
+    """Return int32 `[1, 1, blocks]` and `[1, 1, blocks, blocks]`: numbers of True blocks; blocks, True ones first."""
     indices = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[None, None], indices.int()[None, None].contiguous()
 
@@ -212,7 +212,7 @@ def longest_path(tree: torch.Tensor) -> int:
 
 
 def tree_obstacle(model: Any) -> str | None:
-    """Return why trees cannot be exact in a model of transformers, in one line; None if nothing shows that."""
+    """Return why trees cannot be exact in a model of transformers, in one line; None if no reason is found."""
     config = model.config.get_text_config()
     for name in ("layer_types", "layers_block_type", "block_types"):
         other = sorted(set(map(str, getattr(config, name, None) or ())) - ATTENTION_KINDS)

@@ -1,4 +1,4 @@
-"""Segments of a batch, and attention within them: by torch's varlen kernel or, where it is not available, SDPA.
+"""Segments of a batch, and attention within them: by torch's varlen kernel if available, otherwise by SDPA.
 
 Requires torch only.
 """
@@ -79,7 +79,7 @@ def find_boundaries(
             starts, longest = cu_seq_lens, max_length
         if longest is None:
             longest = starts.diff().max()
-        # A copy, because what is kept as long as a tensor must not keep it alive.
+        # A copy, because the result is kept as long as the tensor, and must not keep it alive.
         found = Boundaries(cu_seqlens=starts.to(device, torch.int32, copy=True), longest=int(longest))
         if not torch.compiler.is_compiling():
             _check(found, rows * row_tokens)
@@ -91,13 +91,13 @@ def find_boundaries(
 
 
 _kept: MutableMapping[torch.Tensor, tuple[int, dict[object, Any]]] = WeakIdKeyDictionary()
-"""Version of each tensor that is in use, and what was made from it."""
+"""Results made from each tensor in use, and its version at that time."""
 
 
 def kept(tensor: torch.Tensor, key: object, make: Callable[[], Made]) -> Made:
-    """Return `make()`, which the layers of a forward pass, and its recomputation in the backward pass, share.
+    """Return `make()`, computed once for all layers of a forward pass and its recomputation in the backward pass.
 
-    Compiled code shares it without help. A tensor in inference mode has no version that would show a change.
+    Compiled code shares results by itself. A tensor in inference mode has no version, so a change would not show.
     """
     if torch.compiler.is_compiling() or tensor.is_inference():
         return make()
@@ -128,7 +128,7 @@ def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.T
 
 
 def _check_compiled(found: Boundaries, tokens: int) -> None:
-    """Check the same as `_check` in compiled code, without synchronizing; the error is torch's RuntimeError."""
+    """Check as `_check` does, but in compiled code and without synchronizing; raises torch's RuntimeError."""
     cu_seqlens = found.cu_seqlens
     lengths = cu_seqlens.diff()
     covers = (cu_seqlens[0] == 0) & (cu_seqlens[-1] == tokens) & (lengths.min() >= 0)
@@ -165,8 +165,8 @@ def segment_attention(
 ) -> torch.Tensor:
     """Compute attention in which each token attends to tokens of its own segment only: `[tokens, heads, value_size]`.
 
-    Queries are `[tokens, heads, head_size]`, of any floating dtype; keys and values `[tokens, key_heads, size]`, of
-    which query head h uses `h // (heads // key_heads)`. The segments are `Boundaries` on the same device. With a
+    Queries are `[tokens, heads, head_size]`, of any floating dtype, and keys and values `[tokens, key_heads, size]`.
+    Query head h uses key head `h // (heads // key_heads)`. The segments are `Boundaries` on the same device. With a
     window, tokens attend only to tokens less than this many positions away. The scale of the logits is by default
     `head_size ** -0.5`. On a GPU, there is a UserWarning if the varlen kernel does not support the tensors.
     """

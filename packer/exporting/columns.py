@@ -47,7 +47,7 @@ def spans_of(row: Row) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def with_eos(row: Row, eos: Eos) -> Row:
-    """Return a row padded with EOS, after documents and at its end; other ends of documents are a PackerError.
+    """Return a row padded with EOS, after documents and at its end. Raises PackerError if documents end otherwise.
 
     Aligned documents of Megatron-Bridge get one EOS more, because it leaves out the last token of each.
     """

@@ -193,9 +193,9 @@ def _eos(dataset: PackedDataset, to: str, eos_id: int | None) -> Eos | None:
 def _complete_export(
     out: Path, to: str, compression: str, eos_id: int | None, packed: Mapping[str, Any]
 ) -> Export | None:
-    """Return the record of a complete export, which must be the one that is asked for, with intact files.
+    """Return the record of a complete export with intact files, or None if there is no readable record.
 
-    None stands for no export, and for a record that cannot be read.
+    Raises PackerError if it is another export than the one asked for.
     """
     try:
         record = json.loads((out / RECORD).read_bytes())
@@ -229,7 +229,7 @@ def _write_files(
 ) -> tuple[WrittenFile, ...]:
     """Write the files of each shard, which depend on the shard, the target and the options only.
 
-    A shard that was changed after packing, or has values that the target cannot hold, is a PackerError.
+    Raises PackerError if a shard was changed after packing, or has values that the target cannot hold.
     """
     packed, manifest = dataset.path, dataset.manifest
     counting, done = threading.Lock(), 0  # tokens that all threads have written
@@ -345,7 +345,7 @@ def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
 
 
 def convert(target: Target, batch: pa.RecordBatch, eos: Eos | None = None) -> pa.Table:
-    """Make a target's columns from a record batch of rows; values that they cannot hold are a PackerError."""
+    """Make a target's columns from a record batch of rows. Raises PackerError for values that they cannot hold."""
     schema = schema_of(target, batch.schema)
     if not target.columns:
         typed = zip(batch.columns, schema.types, strict=True)  # Parquet has no lists of fixed size

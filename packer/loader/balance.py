@@ -35,12 +35,12 @@ def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
 def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Divide rows among slots of fixed sizes so that the summed costs of the slots are even.
 
-    The most expensive row goes first, each into the cheapest slot with room; then rows are swapped between the most
-    and the least expensive slot as long as that helps. Among slots of one size the most expensive come first, so that
-    neighboring slots, which run at the same time on different ranks, have similar costs.
+    Rows are dealt from the most expensive one on, each to the cheapest slot with room. Then rows are swapped between
+    the most and the least expensive slot as long as that helps. Slots of one size are sorted by cost, so that
+    neighbors, which run at the same time on different ranks, have similar costs.
 
-    `sizes` has the rows per slot, in descending order, and sums to the number of rows. Returned are the row numbers of
-    each slot, ascending: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
+    `sizes` has the rows per slot, in descending order, and sums to the number of rows. Returns the row numbers of each
+    slot, ascending: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
     """
     slots: list[list[int]] = [[] for size in sizes if size]
     open_slots = [(0, slot) for slot in range(len(slots))]

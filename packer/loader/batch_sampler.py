@@ -1,4 +1,4 @@
-"""Batch sampler for distributed training: the same steps for any number of ranks, resumable at the exact row."""
+"""A batch sampler for distributed training: the same steps on any number of ranks, resumable at the exact row."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class BatchSampler:
     ranks that divides `lanes`. Datasets in object storage are always read in lanes.
 
     Each pass over the sampler is the next epoch, unless `set_epoch` was called. An interrupted pass starts over, unless
-    `load_state_dict` resumes it. A state from the end of an epoch begins the next one; if `set_epoch` is called with
-    the epoch that is over, the first pass has no batches.
+    `load_state_dict` resumes it. A state from the end of an epoch begins the next epoch; if `set_epoch` then names the
+    finished epoch, the first pass has no batches.
 
     Leave the DataLoader out of accelerate's `prepare`, which would divide the batches among the ranks again, and count
     epochs itself; a prepared one is an error. In the Hugging Face Trainer, return it from `get_train_dataloader`.
@@ -154,7 +154,7 @@ class BatchSampler:
     def set_epoch(self, epoch: int) -> None:
         """Start the next pass at the first row of an epoch, or where `load_state_dict` resumed the same epoch.
 
-        If that state is from the end of the epoch, the next pass has no batches.
+        The next pass has no batches if that state is from the end of the epoch.
 
         Raises:
             PackerError: the loaded state is in the middle of another epoch, or accelerate has prepared the loader.
@@ -200,9 +200,8 @@ class BatchSampler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at the row after the last one of a state, also with another number of ranks.
 
-        A state from the end of an optimizer step, where checkpoints are usually saved, fits any number of ranks (with
-        lanes: any that divides them). In the middle of a step, the rest of the global batch must divide into whole
-        batches for these ranks.
+        A state from the end of an optimizer step fits any number of ranks (with lanes: any that divides them). In the
+        middle of a step, the rest of the global batch must divide into whole batches for these ranks.
 
         Raises:
             PackerError: the state has another version, dataset, seed, global batch, lanes or window, or ends where no
@@ -258,7 +257,7 @@ class BatchSampler:
         }
 
     def _dealing(self) -> dict[str, Any]:
-        """Settings that divide a global batch; a state from its middle requires equal ones, or turns that end alike."""
+        """Settings that divide a global batch. A state from its middle requires equal ones, or turns that end alike."""
         return {"rows": self.rows, "world_size": self.world_size, "balance": self.balance}
 
     def imbalance(self) -> float:

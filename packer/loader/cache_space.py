@@ -1,13 +1,13 @@
-"""Space in the cache of a node: how much of it shards may take, and which ones are evicted for others.
+"""Space in the cache of a node: its limit, and which shards are evicted.
 
 Files of a cache folder, in which each dataset has a folder KEY, a hash:
 
     .packer-cache                          the folder is a cache, made by `CacheSpace`; others are refused
     mutex                                  locked while room is made, and while a shard gets its name
-    KEY/data-00000-of-00012.arrow          a shard; those who read it have a shared lock
-    KEY/data-00000-of-00012.arrow.soon     those who will read it soon have a shared lock
-    KEY/data-00000-of-00012.arrow.lock     who fetches it has a lock
-    KEY/data-00000-of-00012.arrow.SIZE.RANDOM.part     a shard that is being fetched, and counts as SIZE bytes
+    KEY/data-00000-of-00012.arrow          a shard; its readers hold a shared lock
+    KEY/data-00000-of-00012.arrow.soon     processes that will read it soon hold a shared lock
+    KEY/data-00000-of-00012.arrow.lock     the process that fetches it holds a lock
+    KEY/data-00000-of-00012.arrow.SIZE.RANDOM.part     a shard that is being fetched; counts as SIZE bytes
 
 No other file is counted or removed.
 """
@@ -56,7 +56,7 @@ class CacheSpace:
 
     @classmethod
     def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheSpace:
-        """Return the space that the arguments of `packer.load` describe; what is no size is a PackerError."""
+        """Return the space for arguments of `packer.load`. Raises PackerError if `cache_bytes` is no size."""
         limit = parse_size(cache_bytes) if isinstance(cache_bytes, str) else cache_bytes
         if limit is not None and limit < 1:
             raise PackerError(f"cache_bytes is {limit}: it must be at least 1, such as 200GB")
@@ -69,7 +69,7 @@ class CacheSpace:
     def make_folder(self) -> None:
         """Make the folder.
 
-        Raises a PackerError if it cannot be used, holds other files, or its disk has less room than the limit.
+        Raises PackerError if it cannot be used, holds other files, or its disk has less room than the limit.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -108,10 +108,10 @@ class CacheSpace:
             yield
 
     def reserve(self, path: Path, size: int, *, displace: bool) -> Path | None:
-        """Make room for a shard, and return a new file to write it to; None if there is no room.
+        """Make room for a shard, and return a new file to write it to. Returns None if there is no room.
 
-        If necessary, shards that were not used for the longest time are evicted, with `displace` also those that a
-        process will read soon, but never those that a process reads.
+        The least recently used shards are evicted if necessary: never those that a process reads, and those that one
+        will read soon only with `displace`.
         """
         with self.mutex():
             cached = self._cached()
@@ -138,11 +138,11 @@ class CacheSpace:
         )
 
     def _allowed(self, used: int) -> int:
-        """Return the number of bytes that all shards may take, which take `used` bytes now."""
+        """Return the bytes that all shards may take, given that they take `used` bytes now."""
         return (used + shutil.disk_usage(self.folder).free) // 2 if self.limit is None else self.limit
 
     def _cached(self) -> list[_Cached]:
-        """Return all shards and parts of shards. Parts that a killed process left are removed."""
+        """Return all shards and parts of shards; remove parts that a killed process left."""
         found = []
         for folder in os.scandir(self.folder):
             if not _KEY.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
@@ -152,7 +152,7 @@ class CacheSpace:
                 if shard is None:
                     continue
                 name, part_size = shard.groups()
-                # A lock that is free: nobody fetches the shard, so that a part of it is what a killed process left.
+                # If the lock is free, no process fetches the shard: a killed one left the part.
                 if part_size is not None and (lock := try_sidecar(Path(folder, name), "lock")) is not None:
                     lock.release()
                     Path(file).unlink(missing_ok=True)
@@ -165,7 +165,7 @@ class CacheSpace:
 
 
 def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock | None:
-    """Lock a file in a cache as `local_files.try_lock` does; a PackerError says that the file system has no locks."""
+    """Lock a file in a cache as `local_files.try_lock` does. Raises PackerError if the file system has no locks."""
     try:
         return local_files.try_lock(path, shared=shared, create=create)
     except local_files.NoLocksError as error:
@@ -180,7 +180,7 @@ def sidecar_path(path: Path, ending: str) -> Path:
 
 
 def try_sidecar(path: Path, ending: str, *, shared: bool = False) -> local_files.FileLock | None:
-    """Lock a file that belongs to a shard; its folder is made if a user removed the cache."""
+    """Lock a file that belongs to a shard; make its folder if a user removed the cache."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent.parent / _MARK).touch()

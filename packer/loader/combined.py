@@ -2,7 +2,7 @@
 
 An epoch of E rows takes c rows of each dataset, the next ones of its endless order (`RowStream`). Row numbers are
 places in the sequence of all epochs: epoch e has the rows e * E to (e + 1) * E - 1, those of the first dataset first.
-So a number alone says which row it is, in any process, and whoever knows no epochs sees the rows of the first.
+So a number alone says which row it is, in any process. Code that ignores epochs sees the rows of the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import SOURCE, TREE_INPUT_IDS
 from packer.errors import PackerError
-from packer.loader.dataset import EpochList, PackedDataset
+from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
 from packer.loader.row_order import check_range
 from packer.loader.row_stream import RowStream
@@ -134,17 +134,7 @@ class CombinedDataset(PackedDataset):
         number = index + len(self) if index < 0 else index
         if number < 0:
             raise IndexError(f"row {index} of {len(self)}")
-        return self._rows([number])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding."""
-        shards = getattr(indices, "shards", None)
-        if shards is not None:
-            for dataset, own in zip(self.datasets, self._by_dataset(shards), strict=True):
-                dataset.keep(own)
-        rows = EpochList(self._rows(indices) or [self._padding_row()])
-        rows.epoch = getattr(indices, "epoch", None)
-        return rows
+        return self.read([number])[0]
 
     def __repr__(self) -> str:
         parts = [
@@ -180,6 +170,23 @@ class CombinedDataset(PackedDataset):
         sources, rows = self._located(numbers)
         return np.asarray(self._first_stored)[sources] + rows
 
+    def read(self, indices: Sequence[int]) -> list[Row]:
+        """Return the rows with some numbers."""
+        sources, stored = self._located(np.array(indices, np.int64))
+        found: list[Row] = [{} for _ in indices]
+        for source in np.unique(sources).tolist():
+            here = np.flatnonzero(sources == source)
+            rows = self.datasets[source].read(stored[here].tolist())
+            for at, row in zip(here.tolist(), rows, strict=True):
+                row[SOURCE] = self._numbers[source]
+                found[at] = row
+        return found
+
+    def keep(self, shards: Sequence[int] | None) -> None:
+        """Keep these shards open, and close all others; with None, do nothing."""
+        for dataset, own in zip(self.datasets, self._by_dataset(shards or ()), strict=True):
+            dataset.keep(None if shards is None else own)
+
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this."""
         parts = zip(self.datasets, self._by_dataset(shards), self._by_dataset(upcoming), strict=True)
@@ -213,17 +220,6 @@ class CombinedDataset(PackedDataset):
             places = epochs[here] * count + inside[here] - (self._ends[source] - count)
             rows[here] = self._streams[source].rows(places)
         return sources, rows
-
-    def _rows(self, numbers: Sequence[int]) -> list[Row]:
-        sources, stored = self._located(np.array(numbers, np.int64))
-        found: list[Row] = [{} for _ in numbers]
-        for source in np.unique(sources).tolist():
-            here = np.flatnonzero(sources == source)
-            rows = self.datasets[source].read(stored[here].tolist())
-            for at, row in zip(here.tolist(), rows, strict=True):
-                row[SOURCE] = self._numbers[source]
-                found[at] = row
-        return found
 
     def _padding_row(self) -> Row:
         return self.datasets[0]._padding_row() | {SOURCE: np.array(-1, np.int32)}

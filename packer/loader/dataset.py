@@ -1,4 +1,4 @@
-"""Packed datasets as memory-mapped, map-style datasets: rows by number, of a disk, object storage or an index."""
+"""Packed datasets as map-style datasets: memory-mapped rows by number, from a disk, object storage or an index."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ MOST_HELD = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """What `load` found, from which this or another process maps a dataset. Can be pickled."""
+    """Everything that a process needs to open a dataset. Can be pickled."""
 
     path: AnyPath
     manifest: Manifest
 
     cache: CacheSpace
-    """Where shards are kept that are in object storage, or made."""
+    """Cache for shards in object storage, and shards made from an index."""
 
     most_open: int
-    """Shards that are mapped at a time."""
+    """Largest number of shards that are mapped at a time."""
 
     tokens: IndexTokens | None
-    """Tokens of an index, with which its rows are filled; None if the shards have them."""
+    """Tokens for the rows of an index; None if the shards have them."""
 
 
 class EpochList(list[_T]):
-    """A batch as a list, with its epoch if known: row numbers from a sampler, or the rows they select."""
+    """A batch as a list, either row numbers from a sampler or the rows that they select, with its epoch if known."""
 
     epoch: int | None = None
-    shards: tuple[int, ...] | None = None  # of the windows that the batch belongs to, if they are fetched ahead
+    shards: tuple[int, ...] | None = None  # of the batch's windows, if they are fetched ahead
 
 
 class PackedDataset:
@@ -103,7 +103,7 @@ class PackedDataset:
             else:
                 for number in range(len(manifest.shards)):
                     self._shards.open(number)
-        # Tokens of an index fill its rows, or whole shards if its source is in object storage.
+        # Tokens of an index are added to its rows, or to whole shards if its source is in object storage.
         self._tokens, self._row_shards = opening.tokens, self._shards
         if opening.tokens is not None and opening.tokens.is_remote:
             from packer.loader.shard_cache import ShardCache
@@ -184,7 +184,7 @@ class PackedDataset:
         return found if tokens is None else tokens.fill([found])[0]
 
     def _stored_row(self, index: int) -> Row:
-        """Return a row as it is on disk; that of an index has no tokens, unless its shards are made."""
+        """Return a row as it is in its shard; rows of an index have no tokens yet."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
@@ -241,7 +241,7 @@ class PackedDataset:
         return 0
 
     def stored_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places among all stored rows, in which `segments` yields them, of rows with these numbers."""
+        """Return the places of some rows among all stored rows, in the order of `segments`."""
         return numbers
 
     def pieces(self, epoch: int) -> NDArray[np.int64]:
@@ -261,7 +261,7 @@ class PackedDataset:
             yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
 
     def find(self, doc_id: int) -> list[int]:
-        """Return the rows that hold a document, in ascending order; every segment of the dataset is looked at."""
+        """Return the rows that hold a document, in ascending order. Reads all segments of the dataset."""
         found, first_row = [], 0
         for views in self._batches():
             is_wanted = views.segments["doc_ids"] == doc_id

@@ -1,4 +1,4 @@
-"""Rows as documents: for a trainer whose dataset makes its own examples, of images or whatever has a length."""
+"""Rows as lists of documents, for a trainer whose dataset makes its own examples, such as images."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tokens of an index: columns with a value per token, read from the source for each row.
 
-NumPy copies them here, not the kernels that pack: a row has few segments, and a training process needs no compiler.
+NumPy copies them instead of the kernels that pack, so that a training process needs no compiler.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts")  # columns
 
 @dataclass(frozen=True, kw_only=True)
 class IndexTokens:
-    """Columns with a value per token of the rows of an index. Can be pickled: each process maps the source itself."""
+    """Columns with a value per token for the rows of an index. Can be pickled: each process maps the source itself."""
 
     documents: Documents  # of the source, all of them checked
     watch: Watch  # files of the source, which must stay as they are
@@ -80,8 +80,8 @@ class IndexTokens:
     def fill(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with their tokens; the arrays are new, and the same as those of the copied dataset.
 
-        A row that does not fit the source is a PackerError. A file of the source that was changed, or a token or label
-        that is out of range, is a SourceError.
+        Raises PackerError if a row does not fit the source, and SourceError if a file of the source was changed, or a
+        token or label is out of range.
         """
         if not rows:
             return []
@@ -111,7 +111,7 @@ class IndexTokens:
         return columns | {name: copied[name] for name in self.kept_names}
 
     def ranges(self, stored: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the memory that `columns` reads of the source: addresses and bytes of all parts of lists."""
+        """Return the addresses and sizes in bytes of the memory that `columns` reads."""
         segments = _Segments.of(stored)
         found = [(spans.places + _FIRST, segments.lengths * spans.widths) for _, spans in self._located(segments)]
         addresses, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -125,7 +125,7 @@ class IndexTokens:
         return self.documents.table.lists_of(ids)
 
     def _located(self, segments: _Segments) -> Iterator[tuple[str, _Spans]]:
-        """Yield each column's name and where it has the segments, whose lists must have all of their tokens."""
+        """Yield (name, places of the segments) of each column. Raises PackerError if a list ends before a segment."""
         lists, ends = self._lists(segments), segments.starts + segments.lengths
         for name, column in self._columns.items():
             spans, lengths = column.located(lists, segments.starts)

@@ -1,4 +1,4 @@
-"""Shards of a packed dataset while they are mapped: rows by number, as arrays that view the file."""
+"""Mapped shards of a packed dataset: rows by number, as arrays that view the file."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class ColumnViews:
 
 
 class OpenShard:
-    """A mapped shard. The segments of a record batch are checked when it is read first.
+    """A mapped shard, whose record batches are checked when they are first read.
 
-    A file in a cache stays there because of the lock. If the file is missing, or its size, rows, columns or segments
-    contradict the manifest, that is a PackerError.
+    The lock keeps a file in its cache. Raises PackerError if the file is missing, or if its size, rows, columns or
+    segments contradict the manifest.
     """
 
     def __init__(self, folder: Path, entry: ShardEntry, manifest: Manifest, lock: FileLock | None = None) -> None:
@@ -131,9 +131,9 @@ OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]
 class OpenShards:
     """Shards of a dataset that are open, at most `most` at a time. Several threads may read rows.
 
-    If others are opened, those that were opened first are closed, except for shards that are kept. `open_one` opens a
-    shard by its number. It is also given a function that closes a shard that is not kept, and returns whether there was
-    one. It does not refer to the dataset, which then ends with its last reference.
+    Opening more closes those that were opened first, except for shards that are kept. `open_one(number, close_one)`
+    opens a shard; `close_one` closes one that is not kept, and returns whether there was one. `open_one` must not refer
+    to the dataset, which would then never be freed.
     """
 
     def __init__(self, open_one: OpenOne, most: int) -> None:

@@ -136,7 +136,7 @@ class LaneOrder:
     def shards_of_step(self, epoch: int, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (shards in the windows from which a step takes rows, shards of the windows after these).
 
-        The first window of the next epoch comes after the last of an epoch.
+        After the last window of an epoch comes the first one of the next.
         """
         now: dict[int, None] = {}
         after: dict[int, None] = {}

@@ -114,7 +114,7 @@ class RowTokens:
         )
 
     def padded(self, static: StaticShape | None) -> RowTokens:
-        """Append segments of padding, of 1 to `static.max_len` tokens each, up to the shape; without one, do nothing.
+        """Append segments of padding, of 1 to `static.max_len` tokens each, to fill the shape, if there is one.
 
         No segment is empty, because flash-attn's kernels for ROCm write past a buffer then. Example: with lengths
         [3, 2], max_len 4, 12 tokens and 6 segments, [3, 2, 4, 1, 1, 1].
@@ -262,7 +262,7 @@ def mtp_labels(
 
 
 def check_loss_weights(per: str) -> None:
-    """Raise a PackerError if the mean of a loss is over something unknown."""
+    """Raise PackerError unless losses are averaged over sequences or documents."""
     if per not in ("sequence", "document"):
         raise PackerError(f"loss_weights is {per!r}: choose sequence or document, or None for the mean over tokens")
 

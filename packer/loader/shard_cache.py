@@ -1,4 +1,4 @@
-"""Shards in the cache of a node: each is fetched by one process, ahead if possible, and locked while others read it."""
+"""Shards in the cache of a node: each is fetched by one process, ahead if possible, and locked while it is read."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from packer.stores.local_files import FileLock
 from packer.system_errors import shortage
 
 ROOM_PATIENCE = 10.0
-"""Seconds to wait until other processes no longer need the shards that take up the cache."""
+"""Seconds to wait until other processes release shards that fill the cache."""
 
 FETCH_PATIENCE = 300.0
-"""Seconds to wait for another process that fetches a shard, and makes no progress."""
+"""Seconds to wait for another process that fetches a shard without progress."""
 
 _PAUSE = 0.02  # seconds between two looks at what another process does
 
@@ -50,9 +50,9 @@ class CachedShard(NamedTuple):
 class ShardCache:
     """Shards of a dataset that is read through the cache: fetched when they are needed, or ahead.
 
-    A shard is fetched by one process; others wait for it. It is written under another name, verified and renamed, so
-    that a killed process leaves nothing that looks like a shard. A shard that was already there is hashed before its
-    first use, because the disk of the cache may have changed it since; a damaged one is fetched again.
+    One process fetches a shard while others wait. It is written under a temporary name, verified and renamed, so a
+    killed process leaves nothing that looks like a shard. A process hashes a shard that was there already before its
+    first use, because the disk may have changed it; a damaged one is fetched again.
 
     `key` is the name of its folder in the cache, and `provider` fetches its shards.
     """
@@ -79,8 +79,8 @@ class ShardCache:
     def open(self, number: int, give_up_one: Callable[[], bool]) -> OpenShard:
         """Map a shard, given its number; fetch it if it is not in the cache.
 
-        If there is no room, `give_up_one` releases a shard that this process does not need any more, and returns
-        whether there was one.
+        If there is no room, `give_up_one` closes a shard that this process no longer needs, and returns whether there
+        was one.
         """
         shard = self._shard(number)
         with self._local_errors():
@@ -96,9 +96,9 @@ class ShardCache:
             raise PackerError(str(error).replace(str(shard.path.parent), str(shard.provider.folder))) from error
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards that are read now, then upcoming ones, in the background, and keep them until others are named.
+        """Fetch shards that are read now, then upcoming ones, in the background; keep them until the next call.
 
-        If those that are read now do not fit into the cache together, this is a PackerError.
+        Raises PackerError if the shards that are read now do not fit into the cache together.
         """
         if (shards, upcoming) == self._wanted:
             return
@@ -114,7 +114,7 @@ class ShardCache:
         self._wanted = shards, upcoming
 
     def fetch(self, number: int) -> bool:
-        """Fetch a shard that is not needed yet, if there is room; return whether there was."""
+        """Fetch a shard that is not needed yet, if there is room. Returns whether there was room."""
         shard = self._shard(number)
         with self._local_errors():
             held = self._locked(shard)
@@ -131,9 +131,9 @@ class ShardCache:
         return True
 
     def announce(self, number: int) -> FileLock | None:
-        """Return a lock that keeps a shard in the cache, as long as no other needs its room at once.
+        """Return a lock that keeps a shard in the cache unless another one is needed at once.
 
-        None is returned in the moment in which the shard is evicted.
+        Returns None while the shard is being evicted.
         """
         with self._local_errors():
             return try_sidecar(self._shard(number).path, "soon", shared=True)
@@ -144,7 +144,7 @@ class ShardCache:
         return CachedShard(entry, path, int(self._sizes[number]), self._provider)
 
     def _reserved(self, shard: CachedShard, give_up_one: Callable[[], bool]) -> Path:
-        """Return a file to write a shard to, for which shards are evicted; wait until there is room."""
+        """Return a new file to write a shard to; evict others and wait until there is room."""
         deadline = time.monotonic() + ROOM_PATIENCE
         while (part := self._space.reserve(shard.path, shard.size, displace=True)) is None:
             if give_up_one():
@@ -155,9 +155,9 @@ class ShardCache:
         return part
 
     def _locked(self, shard: CachedShard) -> tuple[FileLock, ShardEntry] | None:
-        """Lock a shard for reading, with which it stays in the cache; return None if it is not there.
+        """Lock a shard for reading, so that it stays in the cache.
 
-        With the lock, its entry is returned, with the size of the file.
+        Returns the lock, and the entry of the shard with the size of the file, or None if the shard is not there.
         """
         path = shard.path
         with contextlib.suppress(FileNotFoundError):
@@ -175,7 +175,7 @@ class ShardCache:
 
     @contextlib.contextmanager
     def _fetching(self, shard: CachedShard) -> Iterator[None]:
-        """Wait until no other process fetches a shard, as long as it makes progress; exclude others."""
+        """Exclude other processes from fetching a shard; wait for one that is fetching it and makes progress."""
         seen, deadline = _progress_of(shard.path), time.monotonic() + FETCH_PATIENCE
         looked = time.monotonic()
         while (lock := try_sidecar(shard.path, "lock")) is None:
@@ -194,7 +194,7 @@ class ShardCache:
             yield
 
     def _fetched(self, shard: CachedShard, part: Path) -> tuple[FileLock, ShardEntry]:
-        """Fetch a shard into a file that was reserved for it; return what `_locked` does."""
+        """Fetch a shard into a file that was reserved for it, and return it like `_locked`."""
         try:
             self._write(shard, part)
             with part.open("rb") as file:
@@ -211,7 +211,7 @@ class ShardCache:
             part.unlink(missing_ok=True)
 
     def _write(self, shard: CachedShard, part: Path) -> None:
-        """Have the provider write a shard: in another process after a fork, which no thread for requests survives."""
+        """Have the provider write a shard; after a fork, which no thread survives, in a new process."""
         if self._pid == os.getpid():
             shard.provider.write(shard.entry, part)
             return
@@ -244,7 +244,7 @@ def _write_shard(provider: ShardProvider, request: tuple[ShardEntry, Path]) -> N
 
 
 def _progress_of(path: Path) -> list[tuple[int, int]]:
-    """Return blocks of the disk, and time of the last write, of a shard that is being fetched."""
+    """Return disk blocks and time of the last write of a shard that is being fetched."""
     found = []
     for part in path.parent.glob(f"{path.name}.*.part"):
         with contextlib.suppress(FileNotFoundError):
@@ -257,9 +257,9 @@ _RETRY_PAUSE = 0.5  # seconds until a shard that did not fit into the cache is t
 
 
 class ReadAhead:
-    """Shards that are wanted soon, fetched one after the other by a thread, which ends when there is nothing to do.
+    """Fetches shards that are wanted soon, in a thread that ends when there is nothing to do.
 
-    Errors are not raised here: whoever needs the shard fetches it again, and raises its error then.
+    Errors are ignored here: a reader that needs the shard fetches it again, and raises them.
     """
 
     def __init__(self, cache: ShardCache) -> None:
@@ -289,7 +289,7 @@ class ReadAhead:
                 shard = self._missing[0]
             try:
                 has_room = self._cache.fetch(shard)
-            except Exception:  # raised again for whoever needs the shard
+            except Exception:  # raised again when the shard is needed
                 has_room = True
             if not has_room:
                 time.sleep(_RETRY_PAUSE)

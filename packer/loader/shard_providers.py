@@ -1,8 +1,7 @@
-"""What fills the cache of a node: shards of a dataset in object storage, and of an index whose source is there.
+"""Providers of shards for the cache of a node: downloads, and an index whose source is in object storage.
 
-The first are downloaded, and the others written with their tokens: a file holds the bytes of the shard of the copied
-dataset. No manifest has their number and hash, which therefore follow the last byte; readers of Arrow streams stop
-before.
+Shards of an index are made with their tokens, and have the bytes of the copied dataset's shards. No manifest lists
+their sizes and hashes, so both are appended to the file; readers of Arrow streams stop before them.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class DownloadedShards:
         return shards.column("bytes")
 
     def write(self, entry: ShardEntry, to: Path) -> None:
-        """Download a shard, a second time if it is not what the manifest says."""
+        """Download a shard, and once more if it does not match the manifest."""
         source = self.folder / entry.file
         for _ in range(2):
             try:
@@ -70,14 +69,14 @@ class DownloadedShards:
         raise PackerError(f"{source} {fault}, also when fetched again: it was changed after packing; {_RESTORE}")
 
     def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
-        """Return the entry if the file has its size, or its size and hash."""
+        """Return the entry if the file has its size, and with `intact` its hash."""
         is_found = _fault(path, entry) is None if intact else path.stat().st_size == entry.bytes
         return entry if is_found else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardsWithTokens:
-    """Provider of the shards of an index: makes them from its source."""
+    """Shards of an index, made from its source."""
 
     folder: AnyPath  # of the index
     manifest: Manifest
@@ -85,7 +84,7 @@ class ShardsWithTokens:
 
     @property
     def key(self) -> str:
-        """Name of the folder in the cache: a hash of the rows, and of the versions of the source's files."""
+        """Name of the folder in the cache: a hash of the rows and the versions of the source's files."""
         states: list[tuple[object, ...]] = []
         for input_ in self.tokens.documents.source.inputs:
             if input_.path is None:
@@ -100,7 +99,7 @@ class ShardsWithTokens:
         return blake2b(json.dumps([key_of(self.manifest), states]).encode(), digest_size=16).hexdigest()
 
     def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
-        """Return bounds of the sizes: of the shards of the index, the tokens, and headers."""
+        """Return upper bounds of the sizes: shards of the index, tokens, and headers."""
         rows, row_format = shards.column("rows"), self.tokens.row_format
         _, most = next(row_format.batches(int(rows.max())))  # rows of a record batch
         columns = len(row_format.token_columns) + len(row_format.kept_tokens)
@@ -109,7 +108,7 @@ class ShardsWithTokens:
         return sizes
 
     def write(self, entry: ShardEntry, to: Path) -> None:
-        """Make a shard, of as few reads of the source as possible."""
+        """Make a shard, with as few reads of the source as possible."""
         from packer.shards.files import HashingFile  # imports xxhash, which local datasets do not need
 
         index = self._index_shard(entry)
@@ -125,7 +124,7 @@ class ShardsWithTokens:
         self.tokens.watch.check()
 
     def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
-        """Return the entry with the size of the file; None if its last bytes do not say this size, or its hash."""
+        """Return the entry with the size of the file; None if the appended size, or with `intact` the hash, differs."""
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             end = os.pread(file.fileno(), _END_BYTES, size - _END_BYTES) if size > _END_BYTES else b""
@@ -145,7 +144,7 @@ class ShardsWithTokens:
             return OpenShard(Path(folder), entry, self.manifest)
 
     def _hold(self, stored: Mapping[str, NDArray[Any]], to: Path, stack: ExitStack) -> None:
-        """Bring what is read of the source into memory, until `stack` ends, in as few requests as possible."""
+        """Fetch the parts of the source that are read, in few requests, and keep them in memory until `stack` ends."""
         name = self.tokens.documents.source.name
         with reading(name):
             addresses, sizes = self.tokens.ranges(stored)
@@ -168,13 +167,13 @@ class ShardsWithTokens:
 ShardProvider: TypeAlias = DownloadedShards | ShardsWithTokens
 """Writes the shards of a dataset to a cache, and finds complete ones there. Can be pickled.
 
-A source that cannot be read, or is not what the manifest says, is a PackerError; a file of the cache that cannot be
-written or is missing is an OSError.
+Raises PackerError if the source cannot be read or does not match the manifest, and OSError if a file of the cache is
+missing or cannot be written.
 """
 
 
 def _fault(path: Path, entry: ShardEntry) -> str | None:
-    """Compare a file with its entry in the manifest; return what is wrong in words."""
+    """Return how a file differs from its entry in the manifest, or None."""
     from packer.shards.files import hash_file  # imports xxhash, which local datasets do not need
 
     size = path.stat().st_size

@@ -32,8 +32,8 @@ def mask_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Mask tokens of segments that lie end to end and return (masked input_ids, labels), int64, shape (T,).
 
-    Labels are the original tokens at the chosen positions and -100 elsewhere; they are not shifted. Segments, of which
-    `doc_starts` are the offsets in their documents, have lengths that sum to T; padding has the doc_id -1.
+    Labels are the original tokens at the chosen positions and -100 elsewhere; they are not shifted. The lengths of the
+    segments sum to T, `doc_starts` are their offsets in their documents, and padding has the doc_id -1.
     """
     if len(input_ids) and not 0 <= (largest := int(input_ids.max())) < mlm.vocab_size:
         raise PackerError(

@@ -1,4 +1,4 @@
-"""Rows of trees, in which beginnings that documents share are stored once: their nodes, and what each token sees."""
+"""Rows of trees, in which shared beginnings of documents are stored once: nodes, and what each token sees."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Nodes:
     def visible_until(self) -> NDArray[np.int64]:
         """Return the place after the last token that sees each token, shape (tokens,).
 
-        What continues a node follows it without a gap, so token k is seen by all tokens from k to this place.
+        Continuations of a node follow it without a gap, so all tokens from k to this place see token k.
         """
         ends, parents = cu_seqlens_of(self.lengths)[1:].tolist(), self.parents.tolist()
         for node in reversed(range(len(ends))):
