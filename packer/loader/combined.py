@@ -184,8 +184,9 @@ class CombinedDataset(PackedDataset):
 
     def keep(self, shards: Sequence[int] | None) -> None:
         """Keep these shards open, and close all others; with None, do nothing."""
-        for dataset, own in zip(self.datasets, self._by_dataset(shards or ()), strict=True):
-            dataset.keep(None if shards is None else own)
+        if shards is not None:
+            for dataset, own in zip(self.datasets, self._by_dataset(shards), strict=True):
+                dataset.keep(own)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this."""
