@@ -358,6 +358,10 @@ def test_columns_of_other_types_and_of_the_name_source_are_refused(tmp_path, buc
         ):
             packer.load(pair)
     assert not list((tmp_path / "cache").glob("*/*.arrow")), "no shard was fetched for it"
+    shard = bucket / "two" / packer.load(folders[1]).manifest.shards[0].file
+    shard.write_bytes(shard.read_bytes().replace(b"weight", b"\xffeight"))
+    with pytest.raises(PackerError, match=f"{shard} cannot be read as an Arrow stream"):
+        packer.load([folders[0], str(bucket / "two")])
     with pytest.raises(PackerError, match="one-source has a column source, where rows have the number of"):
         packer.load([tmp_path / "one-source", tmp_path / "two-source"])
 

@@ -66,8 +66,8 @@ class BatchFormat(ABC):
         arrays = rows_as_arrays(rows)
         if TREE_INPUT_IDS in arrays[0] and not isinstance(self, TreeBatch):
             raise PackerError(
-                "the rows hold trees (--pairs, --share-prefixes), whose branches would see each other in any other format: "
-                "choose format tree"
+                "the rows hold trees (--pairs, --share-prefixes), whose branches would see each other in any other "
+                "format: choose format tree"
             )
         return as_tensors(self.tensors, self._arrays(arrays, epoch))
 

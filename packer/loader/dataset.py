@@ -20,7 +20,7 @@ from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
 from packer.shards.manifest import Manifest, key_of
-from packer.shards.reader import check_sizes, read_schema
+from packer.shards.reader import check_sizes, read_types, types_of
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath
 
@@ -156,10 +156,10 @@ class PackedDataset:
     def types(self) -> dict[str, str]:
         """Types of the columns that the manifest promises."""
         if self._opening.tokens is None:
-            schema = read_schema(self.path, self.manifest.shards[0])
+            types = read_types(self.path, self.manifest.shards[0])
         else:
-            schema = self._opening.tokens.row_format.schema
-        return {field.name: str(field.type) for field in schema if field.name in self.columns}
+            types = types_of(self._opening.tokens.row_format.schema)
+        return {name: kind for name, kind in types.items() if name in self.columns}
 
     @property
     def tokens(self) -> int:
@@ -246,10 +246,6 @@ class PackedDataset:
 
     def pieces(self, epoch: int) -> NDArray[np.int64]:
         """Return (shard, number of its first row, number after its last row) for the shards of an epoch."""
-        return self._pieces
-
-    @cached_property
-    def _pieces(self) -> NDArray[np.int64]:
         return whole_shards(self.shard_rows)
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,20 +143,20 @@ def probe(
             rows = [_with_tree(row, parts if alone is None and not number else []) for number, row in enumerate(rows)]
         return _run(step, rows, {"format": format, "mtp": mtp, "tensors": tensors})
 
-    return _compare(run, parts, (tokens, tokens % (vocabulary - 1) + 1), tolerance)
-
-
-class _RunTokens(Protocol):
-    """Run the step on tokens of all rows, or on one document alone."""
-
-    def __call__(self, tokens: NDArray[np.int64], alone: int | None = None) -> _Run: ...
+    return _compare(run, parts, tokens, tokens % (vocabulary - 1) + 1, tolerance)
 
 
 def _compare(
-    run: _RunTokens, parts: Sequence[_Part], either: tuple[NDArray[np.int64], NDArray[np.int64]], tolerance: float
+    run: Callable[..., _Run],
+    parts: Sequence[_Part],
+    tokens: NDArray[np.int64],
+    others: NDArray[np.int64],
+    tolerance: float,
 ) -> StepLeaks:
-    """Compare the batch with its documents alone, and with other tokens in one document after the other."""
-    tokens, others = either
+    """Compare the batch with its documents alone, and with `others`, other tokens, in one document after the other.
+
+    `run(tokens)` runs the step on all rows, and `run(tokens, alone=number)` on one document.
+    """
     together, again = run(tokens), run(tokens).losses
     scale = np.abs(together.losses).max() or 1.0
     if np.abs(together.losses - again).max() > tolerance * scale:

@@ -111,7 +111,7 @@ class LaneOrder:
     """
 
     pieces: Callable[[int], NDArray[np.int64]]
-    """Function from an epoch to its shards, as `whole_shards` returns them; an equal result is the same object."""
+    """Function from an epoch to its shards, as `whole_shards` returns them."""
 
     lanes: int
     window: int
@@ -123,7 +123,6 @@ class LaneOrder:
     def __post_init__(self) -> None:
         self._taken = self.global_batch // self.lanes  # rows of each lane in a step
         self._lanes: dict[int, list[Lane]] = {}  # this rank's, by epoch
-        self._dealt: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # pieces, and the same as dealt
 
     def rows_of_step(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return this rank's rows of a step: the first row of each of its lanes, the second of each, and so on."""
@@ -164,13 +163,10 @@ class LaneOrder:
     def _dealt_pieces(self, epoch: int) -> NDArray[np.int64]:
         """Return the shards of an epoch in the order in which they are dealt to lanes."""
         pieces = self.pieces(epoch)
-        if self._dealt is None or self._dealt[0] is not pieces:
-            dealt = pieces
-            if self.seed is not None:
-                keys = hashes_of(key_of(self.seed, LANES, 0), pieces[:, 0])
-                dealt = pieces[np.argsort(keys, kind="stable")]
-            self._dealt = pieces, dealt
-        return self._dealt[1]
+        if self.seed is None:
+            return pieces
+        keys = hashes_of(key_of(self.seed, LANES, 0), pieces[:, 0])
+        return pieces[np.argsort(keys, kind="stable")]
 
     def _pieces(self, dealt: NDArray[np.int64], epoch: int, number: int) -> NDArray[np.int64]:
         """Return the pieces of a lane in the order of an epoch, as `Lane` takes them."""

@@ -39,12 +39,7 @@ class CachedShard(NamedTuple):
     entry: ShardEntry
     path: Path  # of the file in the cache
     size: int  # bytes of it, at most
-    provider: ShardProvider
-
-    @property
-    def source(self) -> AnyPath:
-        """Path in the dataset, for messages."""
-        return self.provider.folder / self.entry.file
+    source: AnyPath  # in the dataset, for messages
 
 
 class ShardCache:
@@ -93,7 +88,7 @@ class ShardCache:
             return OpenShard(shard.path.parent, entry, self._manifest, lock)
         except PackerError as error:
             lock.release()
-            raise PackerError(str(error).replace(str(shard.path.parent), str(shard.provider.folder))) from error
+            raise PackerError(str(error).replace(str(shard.path.parent), str(self._provider.folder))) from error
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards that are read now, then upcoming ones, in the background; keep them until the next call.
@@ -141,7 +136,7 @@ class ShardCache:
     def _shard(self, number: int) -> CachedShard:
         entry = self._manifest.shards[number]
         path = self._space.folder / self._key / entry.file
-        return CachedShard(entry, path, int(self._sizes[number]), self._provider)
+        return CachedShard(entry, path, int(self._sizes[number]), self._provider.folder / entry.file)
 
     def _reserved(self, shard: CachedShard, give_up_one: Callable[[], bool]) -> Path:
         """Return a new file to write a shard to; evict others and wait until there is room."""
@@ -163,7 +158,7 @@ class ShardCache:
         with contextlib.suppress(FileNotFoundError):
             while (lock := try_lock(path, shared=True, create=False)) is None:
                 time.sleep(0.001)  # another process tries whether it can be evicted
-            found = shard.provider.found(path, shard.entry, intact=path not in self._checked)
+            found = self._provider.found(path, shard.entry, intact=path not in self._checked)
             if found is not None:
                 self._checked.add(path)
                 with contextlib.suppress(PermissionError):  # of another user
@@ -202,7 +197,7 @@ class ShardCache:
             with self._space.mutex():  # nothing is evicted before it is locked
                 part.rename(shard.path)
                 lock = try_lock(shard.path, shared=True, create=False)
-                found = shard.provider.found(shard.path, shard.entry, intact=False)
+                found = self._provider.found(shard.path, shard.entry, intact=False)
                 assert lock is not None
                 assert found is not None
                 self._checked.add(shard.path)
@@ -213,7 +208,7 @@ class ShardCache:
     def _write(self, shard: CachedShard, part: Path) -> None:
         """Have the provider write a shard; after a fork, which no thread survives, in a new process."""
         if self._pid == os.getpid():
-            shard.provider.write(shard.entry, part)
+            self._provider.write(shard.entry, part)
             return
         with self._asking:
             if self._process is None or self._process[0] != os.getpid():

@@ -180,11 +180,16 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
     return table
 
 
-def read_schema(folder: AnyPath, entry: ShardEntry) -> pa.Schema:
+def read_types(folder: AnyPath, entry: ShardEntry) -> dict[str, str]:
     """Read the names and types of a shard's columns, from the beginning of the file only."""
     path = folder / entry.file
     with _arrow_errors(path), path.open("rb") as file:
-        return pa.ipc.open_stream(file.read(_SCHEMA_BYTES)).schema
+        return types_of(pa.ipc.open_stream(file.read(_SCHEMA_BYTES)).schema)
+
+
+def types_of(schema: pa.Schema) -> dict[str, str]:
+    """Return the types of columns as text, by name."""
+    return {field.name: str(field.type) for field in schema}
 
 
 def checked_batches(
