@@ -307,44 +307,6 @@ def test_masks_of_a_bert_tokenized_set_keep_to_segments(bert_rows, bert_tokenize
     assert masked / tokens == pytest.approx(0.15, abs=0.01)
 
 
-def test_bert_trains_on_its_own_tokens_as_on_documents_alone(bert_rows, bert_tokenizer):
-    mlm = packer.masked_lm(bert_tokenizer)
-    config = transformers.BertConfig(
-        vocab_size=len(bert_tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.2,
-        attn_implementation="sdpa",
-    )
-    torch.manual_seed(0)
-    model = transformers.BertForMaskedLM(config).double()
-    rows = bert_rows.__getitems__(range(8))
-    batch = packer.collate(rows, format="encoder", mlm=mlm, epoch=2)
-    segments, labels = batch.pop("segments"), batch.pop("labels")
-    items = int((labels != NO_LOSS).sum())
-    packer.masked_lm_loss(model(**batch).logits, labels, num_items=items).backward()
-    found = gradients(model)
-    model.zero_grad()
-    count = 0
-    for row in rows:
-        ends = np.cumsum(row["seq_lengths"])
-        for doc, start, length, end in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], ends, strict=True):
-            if doc == PADDING:
-                continue
-            tokens = row["input_ids"][end - length : end].tolist()
-            hidden, own = naive.masked_segment(tokens, int(doc), int(start), mlm=mlm, epoch=2)
-            logits = model(input_ids=torch.tensor([hidden])).logits
-            packer.masked_lm_loss(logits, torch.tensor([own]), num_items=items).backward()
-            count += 1
-    assert count == len(segments["doc_ids"]) > 12
-    for name, gradient in gradients(model).items():
-        assert (found[name] - gradient).abs().max() < 1e-10, name
-
-
 def test_pieces_of_documents_are_masked_alike_alone_and_behind_padding(tmp_path):
     dataset = packer.load(make(tmp_path))
     mlm = packer.MaskedLM(mask_id=1, vocab_size=20_000, special_ids=[0], probability=0.5)
