@@ -134,7 +134,7 @@ class HFBatch(ModelBatch):
         batch: dict[str, Any] = {
             "input_ids": input_ids[None],
             "labels": _warned(labels)[None],
-            "position_ids": restart_positions(tokens.lengths)[None] + self.position_offset,
+            "position_ids": restart_positions(tokens.lengths)[None],
             "seq_idx": np.arange(len(tokens.lengths), dtype=np.int32).repeat(tokens.lengths)[None],
             "cu_seq_lens_q": cu_seqlens,
             "cu_seq_lens_k": cu_seqlens.copy(),
@@ -142,6 +142,8 @@ class HFBatch(ModelBatch):
             "max_length_k": tokens.longest,
             "use_cache": False,
         }
+        if self.position_offset:
+            batch["position_ids"] += self.position_offset
         batch |= tokens.targets(batch["labels"], self.loss_weights, self.mtp)
         for name in self.keep_tokens:
             batch[name] = _kept_tokens(tokens, name)[None]
