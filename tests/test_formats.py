@@ -110,6 +110,7 @@ def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_p
         ({"tensors": "np"}, "tensors is 'np': choose torch or numpy"),
         ({"keep": "topic"}, "keep is 'topic': pass a list of columns, as in ['topic']"),
         ({"keep_tokens": "labels"}, "keep_tokens is 'labels': pass a list of columns, as in ['labels']"),
+        ({"format": "tree", "keep": "topic"}, "keep is 'topic': pass a list of columns, as in ['topic']"),
     ],
 )
 def test_arguments_that_would_be_taken_for_others_are_refused(dataset, options, message):

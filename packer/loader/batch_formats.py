@@ -58,6 +58,11 @@ class BatchFormat(ABC):
 
     tensors: Tensors = "torch"
 
+    def __post_init__(self) -> None:
+        for name in ("keep", "keep_tokens"):
+            if isinstance(value := getattr(self, name, None), str):  # a list of letters
+                raise PackerError(f"{name} is {value!r}: pass a list of columns, as in [{value!r}]")
+
     def __call__(self, rows: Sequence[Mapping[str, Any]], *, epoch: int | None = None) -> Any:
         """Return the batch of rows; `epoch` is that of the masks, by default the one of the sampler, or else 0."""
         if epoch is None:
@@ -87,9 +92,7 @@ class ModelBatch(BatchFormat):
     position_offset: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("keep", self.keep), ("keep_tokens", self.keep_tokens)):
-            if isinstance(value, str):  # a list of letters
-                raise PackerError(f"{name} is {value!r}: pass a list of columns, as in [{value!r}]")
+        super().__post_init__()
         if self.mlm is not None and "labels" in self.keep_tokens:
             raise PackerError("keep_tokens has labels, which mlm replaces: leave one of the two out")
 
