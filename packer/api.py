@@ -35,8 +35,8 @@ def pack(
     """Pack a dataset and return its manifest. The same call continues an interrupted one.
 
     Args:
-        source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`). A list of files,
-            folders and globs is one source, in this order.
+        source: a file, folder or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`). A list of files
+            and folders is one source, in this order.
         output: folder to write; by default the name of the source with "-packed-MAX_LEN".
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
             `help(packer.PackOptions)` and docs/reference/commands.md list them. Those that do not change the bytes are:

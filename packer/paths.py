@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class PathList:
-    """Several files, folders and globs that are one source, in this order."""
+    """Several files and folders that are one source, in this order."""
 
     paths: tuple[str | Path, ...]
 

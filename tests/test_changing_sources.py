@@ -85,14 +85,14 @@ def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkey
 
 def test_text_that_changes_while_it_is_tokenized_is_named(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
-    from packer.options import PackOptions
+    from packer.options import ReadOptions
 
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
     source = tmp_path / "a.jsonl"
     source.write_text(json.dumps({"text": "hello"}) + "\n")
     check = tokenizing_module.check_tokenizing
     monkeypatch.setattr(tokenizing_module, "check_tokenizing", lambda *args: appended(source) or check(*args))
-    options = PackOptions(max_len=1, tokenizer=str(tokenizer))
+    options = ReadOptions(tokenizer=str(tokenizer))
     with pytest.raises(SourceError, match=r"a\.jsonl: the file changed from"):
         tokenizing_module.tokenize(source, options=options, job=Job(output=tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -332,15 +332,17 @@ def test_the_output_of_this_folder_or_the_one_above_lies_beside_it(tmp_path, mon
     assert names_output("..") == str(tmp_path / "rows-packed-64")
 
 
-def test_a_glob_or_an_object_needs_an_output(source):
+def test_wildcards_are_the_shell_s_and_an_object_needs_an_output(source):
     result = run("pack", "*.arrow", "--max-len", 64)
-    assert result.exit_code == 2
-    assert result.stderr == "packer: *.arrow is a glob: name the output with --output\n"
-    assert "Written to out" in succeeded("pack", "*.arrow", "--max-len", 64, "-o", "out")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "packer: *.arrow: no such file or folder; packer does not expand wildcards: leave that to the shell, or to "
+        "Python's glob, and give the paths\n"
+    )
     with pytest.raises(packer.PackerError, match="no name: name the output"):
         names_output(object())
     Path("rows [1].arrow").touch()
-    assert names_output("rows [1].arrow") == "rows [1]-packed-64", "a file of that very name is no glob"
+    assert names_output("rows [1].arrow") == "rows [1]-packed-64"
 
 
 # stats, verify, show

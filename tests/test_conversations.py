@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.inputs.documents import DocumentError
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text.text_columns import recognize
@@ -373,7 +373,7 @@ def test_weights_and_system_prompts_reach_the_rows_from_every_format(tmp_path, t
     datasets.Dataset.from_list(records).save_to_disk(str(tmp_path / "saved"))
     outputs = []
     for name in ("rows.jsonl", "rows.parquet", "saved"):
-        options = PackOptions(max_len=1, tokenizer=tokenizer_path)
+        options = ReadOptions(tokenizer=tokenizer_path)
         job = Job(output=tmp_path / f"{name}-kept", sync=False)
         kept = tokenize(tmp_path / name, options=options, job=job).output
         rows = datasets.load_from_disk(str(kept))

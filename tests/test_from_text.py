@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
@@ -129,7 +129,7 @@ def test_every_format_gives_the_same_rows(tmp_path, tokenizer, kind, small):
     assert len(set(map(tuple, hashes.values()))) == 1, hashes
 
 
-def test_files_of_a_folder_and_a_glob_follow_each_other(tmp_path, tokenizer):
+def test_files_of_a_folder_follow_each_other(tmp_path, tokenizer):
     (tmp_path / "all").mkdir()
     write_lines(tmp_path / "all" / "a.jsonl", texts()[:20])
     pq.write_table(pa.Table.from_pylist(texts()[20:45]), tmp_path / "all" / "b.parquet")
@@ -137,7 +137,6 @@ def test_files_of_a_folder_and_a_glob_follow_each_other(tmp_path, tokenizer):
     write_lines(tmp_path / "all" / "d.jsonl", texts()[45:])
     whole = shards(pack(write_lines(tmp_path / "rows.jsonl", texts()), tmp_path / "out", tokenizer))
     assert shards(pack(tmp_path / "all", tmp_path / "folder", tokenizer)) == whole
-    assert shards(pack(str(tmp_path / "all" / "*"), tmp_path / "glob", tokenizer)) == whole
 
 
 def test_an_indices_mapping_selects_and_repeats(tmp_path, tokenizer, small):
@@ -184,7 +183,7 @@ def test_only_text_tokenized_in_the_same_way_is_used_again(tmp_path, tokenizer, 
     dataset = write_lines(tmp_path / "rows.jsonl", pairs()) if source == "file" else datasets.Dataset.from_list(pairs())
 
     def run(out, **options):
-        options = PackOptions(max_len=1, tokenizer=tokenizer, **options)
+        options = ReadOptions(tokenizer=tokenizer, **options)
         report = tokenize(dataset, options=options, job=Job(output=out, workers=1, sync=False)).record
         return report, [path.read_bytes() for path in sorted(out.glob("*.arrow"))]
 
@@ -208,7 +207,7 @@ def test_only_text_tokenized_in_the_same_way_is_used_again(tmp_path, tokenizer, 
 def test_a_tokenized_dataset_packs_to_the_same_rows(tmp_path, tokenizer, small):
     for kind, records in KINDS.items():
         source = write_lines(tmp_path / f"{kind}.jsonl", records())
-        result = tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), job=Job(sync=False))
+        result = tokenize(source, options=ReadOptions(tokenizer=tokenizer), job=Job(sync=False))
         assert result.output == tmp_path / f"{kind}-tokenized"
         direct = pack(source, tmp_path / f"{kind}-direct", tokenizer)
         assert shards(pack(result.output, tmp_path / f"{kind}-packed", None)) == shards(direct)
@@ -327,7 +326,7 @@ def test_an_invalid_line_is_named_with_its_file(tmp_path, tokenizer, small, kind
         pack(tmp_path / "rows.jsonl", tmp_path / "out", tokenizer, workers=workers)
     assert not (tmp_path / "out").exists()
     with pytest.raises(packer.SourceError, match="line 33"):
-        tokenize(tmp_path / "rows.jsonl", options=PackOptions(max_len=1, tokenizer=tokenizer))
+        tokenize(tmp_path / "rows.jsonl", options=ReadOptions(tokenizer=tokenizer))
     assert not (tmp_path / "rows-tokenized").exists()
 
 
@@ -406,7 +405,7 @@ def unanswered(*arguments, **settings):
 
 def test_tokens_that_cannot_fit_on_the_disk_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):
     source = write_lines(tmp_path / "rows.jsonl", chats() * 20)
-    options = PackOptions(max_len=1, tokenizer=tokenizer)
+    options = ReadOptions(tokenizer=tokenizer)
     calls = []
     with monkeypatch.context() as patch:
         with_free(patch, 1000)

@@ -394,7 +394,7 @@ PATHS = [
         {f"d/{name}.jsonl": GOOD for name in ("web", "books", "dev")},
         "pack d --max-len 8",
         "1 of 3 files are in the split validation, such as dev.jsonl, and 2 in no split; ...with --split validation, "
-        "or name files with a glob, as in 'd/**'",
+        "or name the files, as in d/*",
     ),
     Case(
         {"d/train.jsonl": GOOD, "d/test.jsonl": GOOD, "a.jsonl": GOOD},

@@ -104,8 +104,8 @@ def streams(bucket, tmp_path):
     return local, upload(local, bucket / "data")
 
 
-@pytest.mark.parametrize("place", ["", "/en", "/en/0.arrow", "/en/[12].arrow", "/*/0.arrow", "/**", "/e*"])
-def test_folders_files_and_globs_are_found_as_locally(place, streams):
+@pytest.mark.parametrize("place", ["", "/en", "/en/0.arrow"])
+def test_folders_and_files_are_found_as_locally(place, streams):
     local, remote = (find_source(f"{root}{place}", None) for root in streams)
     assert [name for _, name in remote.files] == [name for _, name in local.files]
     assert [str(path).removeprefix(f"{streams[1]}/") for path, _ in remote.files] == [
@@ -241,7 +241,7 @@ def test_damaged_objects_are_told_as_files_are(bucket, tmp_path, kind):
     ("place", "message"),
     [
         ("nothing", "no such object, nor objects that begin with it; check the address"),
-        ("nothing/*.arrow", "no file to read"),
+        ("*.arrow", "packer does not expand wildcards"),
     ],
 )
 def test_what_is_missing_is_told(place, message, bucket, tmp_path):

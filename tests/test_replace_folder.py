@@ -10,7 +10,7 @@ import pytest
 
 import packer
 from packer.exporting.write_export import EXPORT
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.output import replace_folder
 from packer.output.job import Job
 from packer.output.unfinished_output import PACKED, OutputKind
@@ -40,7 +40,7 @@ def command(request, tmp_path, tokenizer) -> Command:
         source.write_text("".join(json.dumps({"text": f"The quick fox {number}"}) + "\n" for number in range(4)))
 
         def run(out: Path, version: int, overwrite: bool) -> object:
-            options = PackOptions(max_len=1, tokenizer=tokenizer, eos=not version)
+            options = ReadOptions(tokenizer=tokenizer, eos=not version)
             return tokenize(source, options=options, job=Job(output=out, workers=1, sync=False, overwrite=overwrite))
 
         return Command(kind=TOKENIZED, run=run)
@@ -209,7 +209,7 @@ def test_a_finished_replacement_is_swapped_in_and_not_made_again(tmp_path, monke
 def test_a_kill_at_the_very_end_does_not_repeat_tokenizing(tmp_path, tokenizer, monkeypatch, moment):
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps({"text": f"The quick fox {number}"}) + "\n" for number in range(40)))
-    options = PackOptions(max_len=1, tokenizer=tokenizer)
+    options = ReadOptions(tokenizer=tokenizer)
     with monkeypatch.context() as patch:
         usual = Path.rename
 

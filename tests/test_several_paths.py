@@ -1,7 +1,6 @@
 """Several paths are one source, in the order in which they are given."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -68,18 +67,6 @@ def test_documents_follow_the_order_of_the_paths(folder):
     succeeded("pack", whole, *OPTIONS, "-o", "whole", "--algorithm", "sequential")
     shards = {name: digest for name, digest in hashes(Path("out")).items() if name.endswith(".arrow")}
     assert shards == {name: digest for name, digest in hashes(Path("whole")).items() if name.endswith(".arrow")}
-
-
-def test_a_glob_gives_the_same_dataset_quoted_and_expanded_by_a_shell(folder):
-    for number, pattern in enumerate(("data/*.jsonl", "data/sub/*", "data/*/*.jsonl", "data/**/*.jsonl")):
-        if pattern == "data/*/*.jsonl":  # with one folder, a shell hides that there was a wildcard
-            write_documents(folder / "other" / "e.jsonl", [[1, 2]])
-        expanded = sorted(map(str, Path().glob(pattern)), key=os.fsencode)
-        succeeded("pack", pattern, *OPTIONS, "-o", f"quoted-{number}")
-        succeeded("pack", *expanded, *OPTIONS, "-o", f"expanded-{number}")
-        one, other = (Path(f"{way}-{number}/manifest.json").read_bytes() for way in ("quoted", "expanded"))
-        assert len(expanded) > 1
-        assert one == other, pattern
 
 
 def test_names_are_relative_to_what_holds_all_paths_so_that_a_move_changes_nothing(folder, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 import packer
 from packer.algorithms.jit import jit
 from packer.inputs import arrow_files
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.output.unfinished_output import Output
 from packer.pipeline.tokenizing import tokenize
 from packer.system_errors import shortage, shortage_behind
@@ -80,10 +80,10 @@ def test_without_threads_tokens_and_exports_are_not_made_but_nothing_is_damaged(
     with monkeypatch.context() as limited:
         limit_threads(limited, 0)
         with pytest.raises(packer.PackerError, match="no more threads"):
-            tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer))
+            tokenize(source, options=ReadOptions(tokenizer=tokenizer))
         with pytest.raises(packer.PackerError, match="no more threads"):
             packer.export(packed, to="parquet")
-    tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer))
+    tokenize(source, options=ReadOptions(tokenizer=tokenizer))
     packer.export(packed, to="parquet")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.output.output_place import name_after
 from packer.pipeline.tokenizing import tokenize
@@ -97,7 +97,7 @@ def test_tokenized_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
     pq.write_table(pa.table({"messages": [CHAT] * 3}), tmp_path / "chats.parquet")
     pq.write_table(pa.table({"text": ["a few words " * 9] * 3}), tmp_path / "texts.parquet")
     for name in ("chats", "texts"):
-        options = PackOptions(max_len=2, tokenizer=tokenizer)
+        options = ReadOptions(tokenizer=tokenizer)
         tokenize(tmp_path / f"{name}.parquet", options=options, job=Job(output=tmp_path / name, sync=False))
     (warning,) = warnings_of(caplog, tmp_path / "chats", tmp_path / "out", max_len=64)
     assert "3 documents longer than a row are split inside a message" in warning

@@ -107,14 +107,6 @@ def test_folder_order_is_bytewise_and_hidden_and_foreign_files_are_ignored(tmp_p
     assert read_tables(source)[0] == [[0], [1], [3], [2], [4]]
 
 
-def test_a_glob_reads_the_files_it_matches(tmp_path):
-    for name in ("a1", "a2", "b1"):
-        write(tmp_path / name, "parquet", [[int(name[1])]])
-    source = open_source(str(tmp_path / "a*.parquet"))
-    assert [file.name for file in source.files] == ["a1.parquet", "a2.parquet"]
-    assert read_tables(source)[0] == [[1], [2]]
-
-
 def test_cyclic_links_between_folders_are_followed_once(tmp_path):
     (tmp_path / "d").mkdir()
     write(tmp_path / "d" / "a", "jsonl", [[1]])

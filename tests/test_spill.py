@@ -21,6 +21,7 @@ from packer.inputs import parquet
 from packer.inputs.documents import Columns
 from packer.options import PackOptions
 from packer.output.job import Job
+from packer.paths import PathList
 from packer.pipeline.packing import pack
 from packer.sources.read_documents import read_documents
 from packer.sources.spill import spill_source
@@ -133,9 +134,10 @@ def test_the_first_invalid_row_is_named_for_any_number_of_workers(tmp_path):
     pq.write_table(pa.table({"input_ids": pa.array(documents[:100], pa.list_(pa.int64()))}), tmp_path / "a.parquet")
     table = pa.table({"input_ids": pa.array(documents[100:], pa.list_(pa.int64()))})
     pq.write_table(table, tmp_path / "b.parquet", row_group_size=9)
+    source = PathList((tmp_path / "a.parquet", tmp_path / "b.parquet"))
     for workers in WORKERS:
         with pytest.raises(SourceError) as caught:
-            spill_source(open_source(tmp_path / "*.parquet"), tmp_path / str(workers), engine=Engine(workers=workers))
+            spill_source(open_source(source), tmp_path / str(workers), engine=Engine(workers=workers))
         assert str(caught.value).startswith("document 151 (b.parquet row 51): 'input_ids' holds 1099511627776 at")
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text.tokenizer import END_OF_TEXT
@@ -134,7 +134,7 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
     assert message.startswith(
         "document 31 (rows.jsonl line 32): 'weight' holds \"heavy\", where documents before it hold"
     )
-    options = PackOptions(max_len=1, tokenizer=tokenizer)
+    options = ReadOptions(tokenizer=tokenizer)
     assert tokenize(source, options=options, job=Job(sync=False)).record.source.documents
 
 
@@ -194,7 +194,7 @@ def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, sma
     if name == "refusing":  # as templates do that want a question after the system prompt
         train_on, made = "all", [record for record in made if len(record["messages"]) > 2]
     source = write_lines(tmp_path / "rows.jsonl", made)
-    options = PackOptions(max_len=1, tokenizer=tokenizer, chat_template=template, train_on=train_on)
+    options = ReadOptions(tokenizer=tokenizer, chat_template=template, train_on=train_on)
     result = tokenize(source, options=options, job=Job(sync=False))
     ours = auto_tokenizer(tokenizer)
     rows = datasets.load_from_disk(str(result.output))
@@ -233,7 +233,7 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
         assert set(found) <= set(naive_turns(ours, record["messages"], CHATML))
     assert list(packer.verify(out, source, tokenizer=tokenizer)) == []
     train_on = options.pop("train_on", None)
-    text = PackOptions(max_len=1, tokenizer=tokenizer, keep=("source",), train_on=train_on)
+    text = ReadOptions(tokenizer=tokenizer, keep=("source",), train_on=train_on)
     kept = tokenize(source, options=text, job=Job(output=tmp_path / "kept", sync=False)).output
     once = pack(kept, tmp_path / "once", None, split_at="turns", keep=["source"], **options)
     assert shards(once) == shards(manifest)

@@ -129,9 +129,8 @@ def pack(
     """Pack DATASET into rows of exactly --max-len tokens.
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
-    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. Several paths are
-    read as one dataset, in this order; name the output with --output. An interrupted command continues where it stopped
-    when it is run again.
+    folder of these, or a Hub id. It holds tokens or, with --tokenizer, text. Several paths are read as one dataset, in
+    this order; name the output with --output. An interrupted command continues where it stopped when it is run again.
     """
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing

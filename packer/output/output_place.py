@@ -31,7 +31,7 @@ def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
 
     The output is next to the source. Its name follows from the path alone, so that a repeated command finds its
     output whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another
-    one. Raises a PackerError for several paths, a glob, or a dataset in memory, which have no name.
+    one. Raises a PackerError for several paths or a dataset in memory, which have no name.
     """
     if isinstance(source, PathList):
         raise OptionError(f"{source} have no common name: name the output with --output")
@@ -40,8 +40,6 @@ def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     if is_remote(source):
         return Path(name_after(any_path(source).name, suffix, split).name)  # in the current folder
     path = Path(source)
-    if any(letter in str(source) for letter in "*?[") and not os.path.lexists(source):
-        raise OptionError(f"{source} is a glob: name the output with --output")
     if path.name in ("", ".."):
         path = path.resolve()
     ending = ARRAY if is_array_file(path) else ending_of(path.name)

@@ -1,4 +1,4 @@
-"""Find the files of a source, be it a file, folder, glob, saved dataset, object or Hub id.
+"""Find the files of a source, be it a file, folder, saved dataset, object or Hub id.
 
 Every folder is searched once, whatever links lead to it. Splits follow from names, as `datasets` sorts the files of
 folders and of repositories on the Hub.
@@ -6,15 +6,12 @@ folders and of repositories on the Hub.
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 import json
 import logging
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -95,7 +92,7 @@ def _find_several(source: PathList, split: str | None) -> Found:
 
 def _is_folder(path: str | Path) -> bool:
     if is_remote(path):
-        return not glob.has_magic(str(path)) and not any_path(path).is_file()
+        return not any_path(path).is_file()
     return os.path.isdir(path)  # noqa: PTH112 (a name may be too long)
 
 
@@ -103,15 +100,18 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
     """Find the files of a path; return None if it does not exist and may be a Hub id."""
     path = any_path(source)
     with reading(str(source)):
-        if isinstance(path, RemotePath) and not glob.has_magic(path.key):
+        if isinstance(path, RemotePath):
             path = path.pinned() if path.is_file() else listed(path)
         is_folder, exists = path.is_dir(), path.exists()
     if is_folder:
         return _find_in_folder(path, split)
     if exists:
         root, files = path.parent, [path]
-    elif glob.has_magic(str(source)):
-        root, files = matches_of(path)
+    elif any(wildcard in str(source) for wildcard in "*?["):
+        raise PackerError(
+            f"{source}: no such file or folder; packer does not expand wildcards: leave that to the shell, or to "
+            "Python's glob, and give the paths"
+        )
     elif isinstance(path, RemotePath):
         raise PackerError(f"{source}: no such object, nor objects that begin with it; check the address")
     elif path.is_symlink():
@@ -199,30 +199,6 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
     return main
 
 
-def matches_of(pattern: AnyPath) -> tuple[AnyPath, list[AnyPath]]:
-    """Return the folder before the first wildcard of a glob, and the files that match, in bytewise order.
-
-    File names are relative to that folder.
-    A matching folder stands for the files in it, and `**` for any subfolders.
-    """
-    before = list(takewhile(lambda part: not glob.has_magic(part), pattern.parts[:-1]))
-    fixed: AnyPath = Path(*before)
-    if isinstance(pattern, RemotePath):
-        with reading(str(pattern)):
-            fixed = listed(any_path("/".join(before)))  # type: ignore[arg-type]
-    *inner, last = pattern.parts[len(fixed.parts) :]
-    folders = [fixed]
-    with reading(str(pattern)):
-        for part in inner:
-            found = _tree(folders) if part == "**" else (path for path in _matching(folders, part) if path.is_dir())
-            folders = list(found)
-        matches = folders if last == "**" else list(_matching(folders, last))
-        is_folder = {path: path.is_dir() for path in matches}
-    inside = files_in(str(pattern), [path for path in matches if is_folder[path]])
-    files = {*inside, *(path for path in matches if not is_folder[path])}
-    return fixed, sorted(files, key=_name_bytes)
-
-
 def _tree(folders: Iterable[AnyPath]) -> Iterator[AnyPath]:
     """Yield folders and their subfolders, each once whatever links lead to it; real folders before linked ones."""
     real, links = deque(folders), deque[AnyPath]()
@@ -250,20 +226,6 @@ def _tree(folders: Iterable[AnyPath]) -> Iterator[AnyPath]:
 
 def _children(folder: AnyPath) -> list[AnyPath]:
     return sorted((child for child in folder.iterdir() if not child.name.startswith(".")), key=_name_bytes)
-
-
-def _matching(folders: Iterable[AnyPath], part: str) -> Iterator[AnyPath]:
-    """Yield what one part of a glob matches in these folders; hidden names only if the part begins with a dot."""
-    for folder in folders:
-        if not glob.has_magic(part):
-            if (folder / part).exists():
-                yield folder / part
-            continue
-        with reading(str(folder)):
-            names = fnmatch.filter((child.name for child in folder.iterdir()), part)
-        for name in names:
-            if part.startswith(".") or not name.startswith("."):
-                yield folder / name
 
 
 def _name_bytes(path: AnyPath) -> bytes:
@@ -337,14 +299,14 @@ def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]],
     if split is None and len(splits) > 1:
         raise OtherSourceError(
             f"{folder}: its files form {len(splits)} splits ({', '.join(splits)})",
-            f"choose one, as in --split {next(iter(splits))}, or name files with a glob",
+            f"choose one, as in --split {next(iter(splits))}, or name the files",
         )
     if split is None and outside:
         ((only, names),) = splits.items()
         raise OtherSourceError(
             f"{folder}: by their names, {len(names)} of {files} files are in the split {only}, such as {names[0]}, and "
             f"{outside} in no split",
-            f"choose that split with --split {only}, or name files with a glob, as in '{folder}/**'",
+            f"choose that split with --split {only}, or name the files, as in {folder}/*",
         )
     chosen = choose_split(folder, list(splits), split)
     if outside:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
-"""A path, several of them, a glob or Hub id, or a `datasets` object."""
+"""A path, several of them, a Hub id, or a `datasets` object."""
 
 
 def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import lru_cache
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from packer.errors import PackerError, first_line
+from packer.errors import PackerError
 from packer.progress import raise_if_interrupted
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, ListResult, ObjectMeta
     from obstore.store import ObjectStoreMethods
 
 Item = TypeVar("Item")
@@ -162,124 +160,18 @@ def _threads(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="store")
 
 
-# the Hugging Face Hub
-
-
-class HubBucket:
-    """Repositories of the Hugging Face Hub, which are only read: hf://datasets/ORG/NAME/file, or NAME@REVISION.
-
-    The tag of a file is the commit of its repository.
-    """
-
-    def __init__(self, bucket: str) -> None:
-        self._bucket = bucket
-
-    def head(self, path: str) -> ObjectMeta:
-        """Return the size of a file, and the present commit."""
-        return self._found(path, self._commit(path))
-
-    def get(self, path: str, *, options: GetOptions) -> Any:
-        """Return a file, or part of one, at the commit "if_match", or the present one, as a bucket of obstore does."""
-        commit = str(options.get("if_match") or self._commit(path))
-        found = self._found(path, commit)
-        part = options.get("range", (0, found["size"]))
-        assert isinstance(part, tuple)
-
-        def read() -> bytes:
-            with _files().open(self._name(path), "rb", revision=commit, cache_type="none") as file:
-                file.seek(part[0])
-                return bytes(file.read(part[1] - part[0]))
-
-        content = _asked(read)
-        return SimpleNamespace(meta=found, bytes=lambda: content)
-
-    def list(self, prefix: str | None, *, chunk_size: int) -> Iterator[Sequence[ObjectMeta]]:
-        """Yield all files in a folder, at any depth, at the present commit."""
-        folder = (prefix or "").rstrip("/")
-        commit = self._commit(folder)
-        found = _asked(lambda: _files().find(self._name(folder), detail=True, revision=commit))
-        root = _asked(lambda: _files().resolve_path(self._name(folder), revision=commit)).unresolve().rstrip("/")
-        if root not in found:  # if it is there, the folder is a file
-            yield [_meta(folder + name.removeprefix(root), info, commit) for name, info in found.items()]
-
-    def list_with_delimiter(self, prefix: str | None) -> ListResult[Sequence[ObjectMeta]]:
-        """Return the files and folders directly in a folder."""
-        begin = len(prefix or "")
-        every = [each for chunk in self.list(prefix, chunk_size=1000) for each in chunk]
-        folders = {each["path"][: each["path"].find("/", begin)] for each in every if "/" in each["path"][begin:]}
-        return {
-            "common_prefixes": sorted(folders),
-            "objects": [each for each in every if "/" not in each["path"][begin:]],
-        }
-
-    def put(self, path: str | Sequence[str], *_: object, **options: object) -> NoReturn:
-        """Raise a PackerError."""
-        name = self._name(path if isinstance(path, str) else path[0])
-        raise PackerError(
-            f"hf://{name}: packer does not write to the Hub; write to a folder, and upload it with hf upload"
-        )
-
-    copy = delete = put
-
-    def _name(self, path: str) -> str:
-        return f"{self._bucket}/{path}"
-
-    def _found(self, path: str, commit: str) -> ObjectMeta:
-        info = _asked(lambda: _files().info(self._name(path), revision=commit))
-        if info["type"] != "file":
-            raise FileNotFoundError(path)
-        return _meta(path, info, commit)
-
-    def _commit(self, path: str) -> str:
-        """Return the commit that the path's revision is now."""
-        from huggingface_hub import HfApi
-
-        found = _asked(lambda: _files().resolve_path(self._name(path)))
-        info = _asked(lambda: HfApi().repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision))
-        return str(info.sha)
-
-
-def _meta(path: str, info: Mapping[str, object], commit: str) -> ObjectMeta:
-    never = datetime.fromtimestamp(0, timezone.utc)
-    return {"path": path, "size": int(str(info["size"])), "e_tag": commit, "version": None, "last_modified": never}
-
-
-@lru_cache(maxsize=1)
-def _files() -> Any:
-    from huggingface_hub import HfFileSystem
-
-    return HfFileSystem()
-
-
-def _asked(request: Callable[[], Result]) -> Result:
-    """Make a request to the Hub; errors of its HTTP library, which differs by version, become a StoreError."""
-    try:
-        return request()
-    except (OSError, ValueError, PackerError):  # which say what is wrong
-        raise
-    except Exception as error:
-        raise StoreError(first_line(error)) from error
-
-
 # buckets by their addresses
-
-Bucket: TypeAlias = "ObjectStoreMethods | HubBucket"
-"""What answers requests to a bucket."""
 
 _RETRIES = 4  # of obstore, within a try: for a part of a large upload
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 
-SCHEMES: dict[str, Callable[[str], Bucket] | None] = {
-    **dict.fromkeys(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")),
-    "hf": HubBucket,
-}
-"""Beginnings of addresses that are object storage, or on the Hugging Face Hub, and functions that open a bucket.
-
-None where obstore opens the address.
-"""
+SCHEMES: dict[str, Callable[[str], ObjectStoreMethods] | None] = dict.fromkeys(
+    ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+)
+"""Beginnings of addresses that are object storage, and functions that open a bucket; None where obstore does."""
 
 
-def opened_bucket(scheme: str, bucket: str) -> Bucket:
+def opened_bucket(scheme: str, bucket: str) -> ObjectStoreMethods:
     """Return the bucket of an address, opened once per process.
 
     Raises a PackerError if the address or credentials are incomplete, or this process was forked from one that has used
@@ -299,7 +191,7 @@ _process: int | None = None  # that has used obstore, whose threads do not survi
 
 
 @lru_cache(maxsize=64)
-def _opened(scheme: str, bucket: str) -> Bucket:
+def _opened(scheme: str, bucket: str) -> ObjectStoreMethods:
     if (opener := SCHEMES[scheme]) is not None:
         return opener(bucket)
     from obstore.store import from_url

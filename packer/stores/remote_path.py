@@ -15,7 +15,6 @@ from packer.errors import PackerError
 from packer.stores.buckets import (
     PART,
     SCHEMES,
-    Bucket,
     StoreError,
     in_parallel,
     opened_bucket,
@@ -27,6 +26,7 @@ from packer.stores.buckets import (
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from obstore import GetOptions, ObjectMeta, UpdateVersion
+    from obstore.store import ObjectStoreMethods
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -110,7 +110,7 @@ class RemotePath:
         return self
 
     @property
-    def store(self) -> Bucket:
+    def store(self) -> ObjectStoreMethods:
         """The bucket; raises as `opened_bucket`."""
         return opened_bucket(self.scheme, self.bucket)
 

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
 WORDS = "The quick brown fox, 42 dogs;\n\n  and   Zoë's «naïve» café 中文 😀 user assistant system think\n"
@@ -127,9 +127,9 @@ def auto_tokenizer(path):
     return AutoTokenizer.from_pretrained(str(path))
 
 
-def text_options(**options) -> PackOptions:
+def text_options(**options) -> ReadOptions:
     """Options of a pack whose rows do not matter."""
-    return PackOptions(max_len=64, **options)
+    return ReadOptions(**options)
 
 
 def lists(column: pa.ListArray) -> list[list[int]]:
