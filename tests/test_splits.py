@@ -87,7 +87,7 @@ def test_files_in_no_split_are_neither_read_nor_left_out_silently(tmp_path, capl
 def test_files_and_folders_of_a_split_are_read_as_they_are(tmp_path):
     save(tmp_path, ["train/a.jsonl", "test/a.jsonl", "test/b.jsonl"])
     paths = PathList(tuple(sorted(tmp_path.glob("*/*.jsonl"))))
-    assert tokens_of(paths) == [1, 2, 0]
+    assert tokens_of(paths) == [0, 1, 2]
     assert tokens_of(tmp_path / "test") == [1, 2]
     assert tokens_of(tmp_path / "test" / "a.jsonl") == [1]
     assert "without splits; leave --split out" in refused(tmp_path / "test" / "a.jsonl", "train")
