@@ -1,7 +1,6 @@
 """Comparison of algorithms: figures equal those counted naively, in the table and in JSON; failures are reported."""
 
 import json
-import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -14,13 +13,10 @@ from packer.algorithms.jit import compile_seconds, jit
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline import comparing
-from packer.report.dataset_figures import Comparison
-from packer.report.figure_tables import render_comparison
 from packer.sources.number_columns import read_length_counts
 from tests.helpers import commands, naive
 from tests.helpers.algorithms import jit_only
 from tests.helpers.histograms import histogram_of
-from tests.helpers.made_figures import figures_of, rows_of
 from tests.helpers.pack import made_documents, save_arrow
 
 ORDERED = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
@@ -60,27 +56,6 @@ def csv_of(counts: dict[int, int]) -> str:
     return "length,count\n" + "".join(f"{length},{count}\n" for length, count in counts.items())
 
 
-# ---- side by side ----
-
-
-@pytest.mark.parametrize(("packs", "small"), [(396, True), (397, False)])
-def test_a_dataset_is_small_if_as_many_rows_per_step_leave_few_steps(packs, small):
-    """With 4 rows per step, 396 rows make 99 steps."""
-    rows = rows_of([[6, 6]] * 10, 40)
-    figures = figures_of([6] * 2000, max_len=40, rows=packs, row_figures=rows, documents_per_step=4)
-    text = render_comparison(Comparison(account=figures.totals, known_bound=1, outcomes=(figures,)))
-    text = " ".join(text.split())
-    assert ("Warning: a small dataset." in text) == small
-    assert "Train with 1 packed row per step" in text
-    if small:
-        assert "With 4 packed rows per step, as many as there are documents now" in text
-        assert "99 optimizer steps instead of 500; with 1 it has 396, of 5.05 documents each." in text
-
-
-def test_a_dataset_whose_few_steps_do_not_change_gets_no_warning():
-    assert not figures_of([6] * 20, max_len=15, rows=20, documents_per_step=4).epoch.is_small
-
-
 # ---- the command ----
 
 
@@ -90,7 +65,6 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
     assert content["documents"] == 300
     assert content["tokens"] == sum(lengths)
     assert (content["max_len"], content["max_segments"]) == (40, 5)
-    assert content["documents_over_max_len"] == sum(length > 40 for length in lengths)
     rows = {row["algorithm"]: row for row in content["rows"]}
     assert rows.keys() == ALGORITHMS.keys()
     assert not any("error" in row for row in rows.values())
@@ -99,18 +73,12 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
     for name, twin in (("sequential", naive.sequential), ("wrapped", naive.wrapped)):
         made = twin(lengths, 40, 5)
         pieces = Counter(document for row in made for document, _, _ in row)
-        squares = [sum(length**2 for _, _, length in row) for row in made]
         expected = {
             "rows": len(made),
             "segments": sum(map(len, made)),
-            "segments_per_row": sum(map(len, made)) / len(made),
             "max_segments": max(map(len, made)),
             "documents_cut": sum(count > 1 for count in pieces.values()),
             "tokens_without_context": sum(length for row in made for _, start, length in row if start > 0),
-            "attention": sum(squares),
-            "attention_share": pytest.approx(sum(squares) / (len(made) * 40**2)),
-            "attention_spread": pytest.approx(statistics.pstdev(squares) / statistics.mean(squares), abs=1e-6),
-            "attention_peak": pytest.approx(max(squares) / statistics.mean(squares)),
             "within_row_share": pytest.approx(
                 naive.within_row_share([[length for _, _, length in row] for row in made]), abs=1e-6
             ),
@@ -121,11 +89,11 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
     assert rows["bfd"]["rows"] == len(naive.best_fit_decreasing(segments, 40, 5))
     assert rows["bfd"]["speedup"] == len(segments) / rows["bfd"]["rows"]
     assert rows["bfd"]["packing_factor"] == sum(map(bool, lengths)) / rows["bfd"]["rows"]
-    assert rows["bfd"]["documents_cut"] == content["documents_over_max_len"]
+    assert rows["bfd"]["documents_cut"] == sum(length > 40 for length in lengths)
     assert rows["bfd"]["tokens_without_context"] == sum(length - 40 for length in lengths if length > 40)
     assert rows["wrapped"]["documents_cut"] > rows["bfd"]["documents_cut"]
     assert rows["bfd"]["gap"] == rows["bfd"]["rows"] / content["lower_bound"] - 1
-    assert content["lower_bound"] == max(row["proved_bound"] for row in rows.values() if row["keeps_whole"])
+    assert content["lower_bound"] >= lower_bound(np.bincount(segments, minlength=41), 5)
     assert content["lower_bound"] <= min(row["rows"] for row in rows.values() if row["keeps_whole"])
     assert all(row["seconds"] >= 0 for row in rows.values())
 
@@ -139,15 +107,9 @@ def test_long_documents_follow_the_policy_in_a_dataset_and_in_its_histogram(sour
     for content in (one, other):
         rows = [row | {"seconds": 0} for row in content["rows"] if row["algorithm"] in ("bfd", "optimal")]
         content["rows"] = sorted(rows, key=lambda row: row["algorithm"])
-        for name in ("best", "lower_bound_by"):
-            content.pop(name)
+        content.pop("best")
     assert one == other
-    assert one["documents_over_max_len"] == sum(length > 32 for length in lengths)
-    assert one["documents_empty"] == lengths.count(0)
     assert one["tokens_packed"] == sum(length for _, _, length in naive.cut_documents(lengths, 32, long))
-    text = succeeded(counts, "--max-len", 32, "--long", long, "--algorithm", "bfd")
-    said = {"split": "split", "truncate": "truncated; ", "drop": "dropped; "}[long]
-    assert f"Longer than a row: {one['documents_over_max_len']} documents, {said}" in text
 
 
 def test_order_algorithms_follow_the_long_document_policy(source):
@@ -159,7 +121,7 @@ def test_order_algorithms_follow_the_long_document_policy(source):
         assert wrapped["rows"] == len(naive.wrapped(placed, 32))
 
 
-def test_the_tables_fit_80_columns_and_the_first_has_the_fewest_rows_first_and_marks_the_best(source):
+def test_the_table_fits_80_columns_and_has_the_fewest_rows_first_and_marks_the_best(source):
     text = succeeded(source, "--max-len", 40, "--max-segments", 5)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80

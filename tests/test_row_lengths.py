@@ -40,7 +40,7 @@ def test_work_of_known_rows() -> None:
     rows = rows_of([[3, 1], [4]], 4)
     assert rows.keys_per_token == (6 + 1 + 10) / 8
     assert rows.work_peak == pytest.approx((4 * KEYS_OF_MATRICES + 10) / (4 * KEYS_OF_MATRICES + 8.5))
-    share = figures_of([3, 1, 4], max_len=4, rows=2, row_figures=rows).attention_share
+    share = rows.attention_share
     assert share == 2.125 / (KEYS_OF_MATRICES + 2.125)
 
 

@@ -23,7 +23,7 @@ from packer.report.length_figures import (
     padding_ratios,
     tally,
 )
-from packer.report.row_figures import RowSums
+from packer.report.row_figures import KEYS_OF_MATRICES, RowSums
 from tests.helpers import naive
 from tests.helpers.commands import succeeded
 from tests.helpers.made_figures import figures_of, rows_of
@@ -226,20 +226,17 @@ def test_figures_of_packed_rows_are_those_counted_row_by_row(tmp_path: Path, opt
     rows = [
         row.get("seq_tokens", row["seq_lengths"])[used].tolist() for row, used in zip(dataset, segments, strict=True)
     ]
-    attended = sum(int(extent) ** 2 for row in dataset for extent in row["seq_lengths"])
-    tokens, squares = sum(map(sum, rows)), [sum(length**2 for length in row) for row in rows]
+    tokens, keys = sum(map(sum, rows)), [sum(length * (length + 1) // 2 for length in row) for row in rows]
     expected = {"rows": len(rows), "segments": sum(map(len, rows)), "tokens": tokens, "max_len": 40}
     expected |= {"documents": len({int(i) for row in dataset for i in row["doc_ids"] if i >= 0})}
-    expected |= {"efficiency": tokens / (len(rows) * 40), "attention_share": attended / (len(rows) * 40**2)}
+    expected |= {"efficiency": tokens / (len(rows) * 40), "keys_per_token": sum(keys) / tokens}
     assert {name: read[name] for name in expected} == expected
     assert read["mean_padding"] == pytest.approx(40 - tokens / len(rows))
     assert read["segments_per_row"] == json.loads(json.dumps(asdict(distribution(tally(list(map(len, rows)))))))
-    assert read["mixing"] == {
-        "within_row_share": pytest.approx(naive.within_row_share(rows), abs=1e-6),
-        "attention": sum(squares),
-        "attention_spread": pytest.approx(statistics.pstdev(squares) / statistics.mean(squares), abs=1e-6),
-        "attention_peak": pytest.approx(max(squares) / statistics.mean(squares)),
-    }
+    assert read["within_row_share"] == pytest.approx(naive.within_row_share(rows), abs=1e-6)
+    work = [KEYS_OF_MATRICES * sum(row) + attended for row, attended in zip(rows, keys, strict=True)]
+    assert read["work_peak"] == pytest.approx(max(work) / statistics.mean(work))
+    assert read["attention_share"] == pytest.approx(sum(keys) / sum(work))
     padding = asdict(padding_ratios(histogram_of(list(chain(*rows)), 40), len(rows)))
     assert read["padding"] == json.loads(json.dumps(padding))
 
@@ -254,7 +251,7 @@ def test_rows_in_parts_and_counted_rows_give_what_rows_give_at_once(rows: list[l
     for found in (in_parts.finish(), counted.finish()):
         for name in ("rows", "tokens", "segments_per_row", "attention", "segments"):
             assert getattr(found, name) == getattr(whole, name)
-        for name in ("within_row_share", "attention_spread", "attention_peak", "work_peak", "keys_per_token"):
+        for name in ("within_row_share", "work_peak", "keys_per_token"):
             assert getattr(found, name) == pytest.approx(getattr(whole, name), abs=1e-6)
 
 

@@ -95,7 +95,7 @@ def stats(
     source = source_of(dataset)
     page = ReportFile(path=report, tokenizer=tokenizer)
     if values["algorithm"] == ALL or is_histogram(source, tokenizer):
-        _compare(source, max_len, page, batch_size, values, as_json=as_json)
+        _compare(source, max_len, page, values, as_json=as_json)
         return
     several = len(max_len) > 1
     found: Figures | RowLengths | None
@@ -192,7 +192,6 @@ def _compare(
     source: str | PathList,
     max_len: tuple[int, ...],
     page: ReportFile,
-    batch_size: int,
     values: Mapping[str, Any],
     *,
     as_json: bool,
@@ -212,9 +211,7 @@ def _compare(
         raise OptionError("--limit and --align are not for all algorithms: name one by --algorithm")
     algorithms = () if values["algorithm"] == ALL else (values["algorithm"],)
     with progress_bars() as progress:
-        found = compare(
-            source, options=options, algorithms=algorithms, documents_per_step=batch_size, progress=progress
-        )
+        found = compare(source, options=options, algorithms=algorithms, progress=progress)
     if as_json:
         echo_json(found.to_json())
     else:

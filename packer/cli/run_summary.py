@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packer.manifest_fields import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
-from packer.report.figure_tables import mixing_facts
+from packer.report.figure_tables import row_facts
 from packer.report.plain_text import count_of, folded, number, percent, render_table
 from packer.report.row_figures import RowFigures
 from packer.shards.file_names import holdout_of
@@ -27,7 +27,7 @@ Fact = tuple[str, int | str | None, str]
 _EXPLAINED = (
     "pool: rows of documents that were left over in their partitions of the source.",
     "mixed: share of the variance of lengths that is within rows; 0 if the documents of a row are equal in length.",
-    "work: how unevenly rows share the work of attention; 0 if all rows take the same.",
+    "attention: its share of the work of a 7B model, and the work of the largest row over the mean.",
 )
 """What `--verbose` says about the figures that are in no other summary."""
 
@@ -179,8 +179,8 @@ def _facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> Ite
     if verbose:
         yield "  pool", totals.pool_rows, f"{percent(totals.pool_rows / packed)} of the rows"
     if rows is not None:
-        for name, value, note in mixing_facts(rows):
-            yield f"  {name.strip()}", value, note
+        for name, value, note in row_facts(rows):
+            yield f"  {name}", value, note
         if rows.rows < packed:
             yield "  sampled", rows.rows, "rows, for the two lines above"
     yield "shards", len(manifest.shards), byte_size(sum(shard.bytes for shard in manifest.shards))

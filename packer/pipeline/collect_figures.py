@@ -219,7 +219,6 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows:
             segments.lengths,
             np.searchsorted(segments.rows, np.arange(batch.num_rows + 1)),
             starts=segments.starts,
-            extents=as_numpy(batch["seq_lengths"].values),
             limited={name: as_numpy(batch[name].values)[segments.values] for name in limits},
         )
     return sums.finish()

@@ -41,15 +41,14 @@ def compare(
     *,
     options: RowOptions,
     algorithms: Sequence[str] = (),
-    documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> Comparison:
     """Run algorithms on a dataset, or a histogram: a file `*.csv` with the header `length,count`.
 
     Pairs and groups are planned as by `pack`; then the time is that of the whole plan. By default, all algorithms run
-    that are quick at this row length, instead of that of the options. `documents_per_step` is for an optimizer step in
-    unpacked training. Progress is in bytes while files are read, and "solve NAME" before each algorithm. A PackerError
-    is raised if the source cannot be read, there is nothing in it to pack, or no algorithm could run.
+    that are quick at this row length, instead of that of the options. Progress is in bytes while files are read, and
+    "solve NAME" before each algorithm. A PackerError is raised if the source cannot be read, there is nothing in it to
+    pack, or no algorithm could run.
     """
     corpus = _read_corpus(expanded(source), options, progress)
     slow = [
@@ -63,8 +62,7 @@ def compare(
     for done, name in enumerate(chosen):
         progress(f"solve {name}", done, len(chosen))
         try:
-            figures = _figures_of(get_algorithm(name), corpus, options)
-            outcomes.append(replace(figures, documents_per_step=documents_per_step))
+            outcomes.append(_figures_of(get_algorithm(name), corpus, options))
         except (PackerError, MemoryError) as error:
             reason = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
             failures[name] = " ".join(reason.split())
@@ -73,8 +71,6 @@ def compare(
         reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
         raise PackerError(f"no algorithm could run; {reasons}")
     return Comparison(
-        account=corpus.account,
-        known_bound=corpus.known_bound,
         outcomes=tuple(sorted(outcomes, key=lambda figures: (figures.rows, figures.seconds))),
         failures=failures,
         left_out=tuple(left_out),
@@ -87,7 +83,7 @@ class _Corpus(NamedTuple):
     account: Account  # what becomes of every document and token
     histogram: NDArray[np.int64]  # (max_len + 1,) segments by length
     tokens_after_start: int  # tokens in segments that do not begin their document
-    known_bound: int  # rows that no packing of whole documents can go below, known without solving
+    lower_bound: int  # rows that no packing of whole documents can go below, known without solving
     measured: Measured | None = None  # the documents; None if only a histogram is known
 
 
@@ -105,7 +101,7 @@ def _read_corpus(source: SourceLike, options: RowOptions, progress: Progress) ->
         account=segments.account,
         histogram=segments.histogram,
         tokens_after_start=int(after_start),
-        known_bound=least_rows(segments, measured.values.groups, options),
+        lower_bound=least_rows(segments, measured.values.groups, options),
         measured=measured,
     )
 
@@ -148,7 +144,7 @@ def _corpus_of_counts(path: Path, options: RowOptions) -> _Corpus:
         account=account,
         histogram=histogram,
         tokens_after_start=long_tokens - long_documents * max_len if long == "split" else 0,
-        known_bound=lower_bound(histogram, options.max_segments),
+        lower_bound=lower_bound(histogram, options.max_segments),
     )
 
 
@@ -178,7 +174,7 @@ def _figures_of(algorithm: AnyAlgorithm, corpus: _Corpus, options: RowOptions) -
             segments=rows.segments,
             rows=patterns.packs,
             pool_rows=0,
-            lower_bound=patterns.lower_bound,
+            lower_bound=max(patterns.lower_bound, corpus.lower_bound),
         )
     return Figures(options=options, totals=totals, histogram=corpus.histogram, measured_rows=rows, seconds=seconds)
 

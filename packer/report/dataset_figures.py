@@ -10,16 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
-from packer.manifest_fields import Account, PlanTotals
+from packer.manifest_fields import PlanTotals
 from packer.options import RowOptions
 from packer.report.charts import ShownRow
 from packer.report.length_figures import Distribution, Padding, Tally, distribution, padding_ratios
-from packer.report.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures, shuffled
+from packer.report.row_figures import LimitUse, RowFigures
 
 TOLERATED = 0.01
 """Share of the tokens without context, or lost, below which a row length is long enough."""
-
-FEW_STEPS = 100  # optimizer steps per epoch below which a dataset is called small
 
 FULL = 0.95
 """Share of tokens in all rows from which on they count as full; `--limit` and few documents leave more padding."""
@@ -48,16 +46,6 @@ class Epoch:
 
     packed_steps: int
     """Steps of packed_rows_per_step rows; the last may have fewer."""
-
-    @property
-    def steps_at_same_rows(self) -> int:
-        """Optimizer steps if a step has as many packed rows as it had documents."""
-        return -(-self.packed_rows // self.documents_per_step)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether packing leaves few optimizer steps unless the rows per step are reduced."""
-        return self.steps_at_same_rows < min(FEW_STEPS, self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +121,6 @@ class Figures:
         return self.totals.segments
 
     @property
-    def proved_bound(self) -> int:
-        """Number of rows that the algorithm proved to be necessary; 0 if it proves nothing."""
-        return 0 if self.options.keeps_order else self.totals.lower_bound
-
-    @property
     def packing_factor(self) -> float:
         """Documents per row."""
         return self.totals.documents_packed / self.rows
@@ -211,12 +194,6 @@ class Figures:
         """Share of the tokens that are without context or lost."""
         return (self.tokens_without_context + self.totals.tokens_lost) / self.totals.tokens
 
-    @property
-    def attention_share(self) -> float:
-        """Share of attention in the work of a 7B model; see `packer.report.row_figures`."""
-        keys = self.row_figures.keys_per_token
-        return keys / (KEYS_OF_MATRICES + keys)
-
     def to_json(self) -> dict[str, object]:
         """Return all figures of `packer stats` as values for JSON."""
         content: dict[str, object] = {
@@ -238,8 +215,7 @@ class Figures:
         rows = self.row_figures
         return content | {
             "segments_per_row": asdict(rows.segments_per_row),
-            "attention_share": rows.attention_share,
-            "mixing": _named(rows, "within_row_share", "attention", "attention_spread", "attention_peak"),
+            **_named(rows, "within_row_share", "keys_per_token", "attention_share", "work_peak"),
             "shuffled_share": rows.shuffled.within_row_share,
         }
 
@@ -273,9 +249,9 @@ class RowLengths:
                 {
                     **_named(figures, "max_len", "rows", "tokens", "tokens_without_context"),
                     **_named(figures.totals, "efficiency", "documents_split", "tokens_lost"),
-                    **_named(figures.row_figures, "keys_per_token", "work_peak"),
+                    **_named(figures.row_figures, "keys_per_token", "attention_share", "work_peak"),
                     "packed_rows_per_step": figures.epoch.packed_rows_per_step,
-                    **_named(figures, "cut_share", "attention_share"),
+                    "cut_share": figures.cut_share,
                 }
                 for figures in self.lengths
             ],
@@ -285,13 +261,7 @@ class RowLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Results of several algorithms on one corpus."""
-
-    account: Account
-    """What becomes of the documents if only those longer than max_len are cut."""
-
-    known_bound: int
-    """Lower bound on the rows that is known without solving."""
+    """Figures of the same documents in rows by several algorithms."""
 
     outcomes: tuple[Figures, ...]
     """Figures of the rows of each algorithm, at least one, sorted by rows and then by seconds."""
@@ -303,31 +273,15 @@ class Comparison:
     """Algorithms that were not run because they are slow at this row length, in the order of the registry."""
 
     @property
-    def prover(self) -> Figures | None:
-        """Figures whose algorithm proved the lower bound; None if the bound is known without solving."""
-        prover = max(self.outcomes, key=lambda figures: figures.proved_bound)
-        return prover if prover.proved_bound > self.known_bound else None
+    def best(self) -> Figures:
+        """First figures of an algorithm that keeps documents whole; the first of all if none does."""
+        return min(self.outcomes, key=lambda figures: not figures.options.keeps_whole)
 
     @property
     def lower_bound(self) -> int:
         """Rows that no packing of whole documents can go below: the best bound that is known."""
-        return self.known_bound if self.prover is None else self.prover.proved_bound
-
-    @property
-    def documents_over_max_len(self) -> int:
-        """Documents longer than a row."""
-        account = self.account
-        return account.documents_split + account.documents_truncated + account.documents_dropped["too_long"]
-
-    @cached_property
-    def shuffled_share(self) -> float:
-        """Within-row share of the variance of log length for documents in random order."""
-        return shuffled(self.best.histogram).within_row_share
-
-    @property
-    def best(self) -> Figures:
-        """First figures of an algorithm that keeps documents whole; the first of all if none does."""
-        return min(self.outcomes, key=lambda figures: not figures.options.keeps_whole)
+        whole = [figures for figures in self.outcomes if figures.options.keeps_whole]
+        return max(figures.totals.lower_bound for figures in whole or self.outcomes)
 
     def gap(self, figures: Figures) -> float:
         """Return the rows above the lower bound as a share of it; negative if cut documents made fewer possible."""
@@ -335,36 +289,28 @@ class Comparison:
 
     def to_json(self) -> dict[str, object]:
         """Return all figures as values for JSON."""
-        account, best, prover = self.account, self.best, self.prover
+        best = self.best
         failed = [{"algorithm": name, "error": error} for name, error in self.failures.items()]
         return {
-            **_named(account, "documents", "tokens", "documents_packed", "tokens_packed"),
-            "documents_empty": account.documents_dropped["empty"],
-            **_named(self, "documents_over_max_len", "shuffled_share", "lower_bound"),
+            **_named(best.totals, "documents", "tokens", "documents_packed", "tokens_packed"),
             **_named(best.options, "max_len", "max_segments", "long"),
-            "segments": best.segments,
-            "lower_bound_by": "bounds" if prover is None else prover.algorithm,
+            **_named(self, "lower_bound"),
             "best": best.algorithm,
+            "shuffled_share": best.row_figures.shuffled.within_row_share,
             "rows": [*map(self._outcome_to_json, self.outcomes), *failed],
             "left_out": list(self.left_out),
-            "epoch": asdict(best.epoch)
-            | {"steps_at_same_rows": best.epoch.steps_at_same_rows, "is_small": best.epoch.is_small},
         }
 
     def _outcome_to_json(self, figures: Figures) -> dict[str, object]:
-        rows = figures.row_figures
         return {
-            **_named(figures, "algorithm", "rows", "padding_tokens", "packing_factor", "speedup"),
+            **_named(figures, "algorithm", "rows", "segments", "padding_tokens", "packing_factor", "speedup"),
             "efficiency": figures.totals.efficiency,
-            "padding_ratio": 1 - figures.totals.efficiency,
             "gap": self.gap(figures),
-            "segments": rows.segments,
-            "segments_per_row": rows.segments / figures.rows,
-            "max_segments": rows.segments_per_row.max,
-            **_named(rows, "attention", "attention_share", "attention_spread", "attention_peak", "within_row_share"),
+            "max_segments": figures.row_figures.segments_per_row.max,
+            "within_row_share": figures.row_figures.within_row_share,
             "documents_cut": figures.totals.documents_split,
             "keeps_whole": figures.options.keeps_whole,
-            **_named(figures, "tokens_without_context", "proved_bound", "seconds"),
+            **_named(figures, "tokens_without_context", "seconds"),
         }
 
 

@@ -1,14 +1,12 @@
 """Tables of figures: of a dataset, of packed rows, of several row lengths, and of algorithms side by side."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 from packer.report.dataset_figures import TOLERATED, Comparison, Epoch, Figures, RowLengths
 from packer.report.length_figures import Distribution, Padding
 from packer.report.plain_text import count_of, folded, number, percent, render_bars, render_table, share
 from packer.report.row_figures import LimitUse, RowFigures
-
-_PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 
 
 def render_figures(figures: Figures) -> str:
@@ -50,8 +48,7 @@ def _packed_lines(figures: Figures) -> Iterator[str]:
         *([use.column, number(use.mean), _of_limit(use)] for use in figures.limits),
         ["padding", percent(figures.padding.packed), padding],
         ["lower bound", f"{figures.totals.lower_bound:,}", f"rows that any packing needs; here {figures.rows:,}"],
-        ["attention", percent(rows.attention_share), "of the work if a row were one document"],
-        *mixing_facts(rows),
+        *row_facts(rows),
     ]
     yield f"{count_of(figures.rows, 'row')} of {figures.max_len:,} tokens"
     yield render_table(facts, align="<><")
@@ -65,12 +62,12 @@ def _of_limit(use: LimitUse) -> str:
     return f"per row, {percent(use.mean / use.limit)} of the limit {use.limit:,}; the fullest row has {use.largest:,}"
 
 
-def mixing_facts(rows: RowFigures) -> list[list[str]]:
-    """Return table lines (name, value, note) on how mixed rows are, and how evenly attention is divided among them."""
-    shuffled = f"{rows.shuffled.within_row_share:.2f}"
+def row_facts(rows: RowFigures) -> list[list[str]]:
+    """Return table lines (name, value, note) on how mixed rows are, and on the work of attention in them."""
+    shuffled, peak = f"{rows.shuffled.within_row_share:.2f}", f"{rows.work_peak:.2f}"
     return [
         ["mixed", f"{rows.within_row_share:.2f}", f"length variance within rows; shuffled {shuffled}"],
-        ["  work", f"{rows.attention_spread:.2f}", f"attention: std / mean; max / mean {rows.attention_peak:.2f}"],
+        ["attention", percent(rows.attention_share), f"of a 7B model's work; max / mean {peak}"],
     ]
 
 
@@ -151,7 +148,7 @@ def length_table(found: RowLengths) -> list[list[str]]:
         "no context": [share(length.tokens_without_context / length.tokens) for length in lengths],
         "lost": [share(length.totals.tokens_lost / length.tokens) for length in lengths],
         "keys": [number(length.row_figures.keys_per_token) for length in lengths],
-        "attention": [share(length.attention_share) for length in lengths],
+        "attention": [share(length.row_figures.attention_share) for length in lengths],
         "largest": [f"{length.row_figures.work_peak:.2f}" for length in lengths],
         "rows/step": [f"{length.epoch.packed_rows_per_step:,}" for length in lengths],
     }
@@ -186,31 +183,13 @@ def recommend_length(found: RowLengths) -> str:
 
 
 def render_comparison(comparison: Comparison) -> str:
-    """Show the rows that each algorithm makes of the same documents, the fewest first, and their costs."""
-    parts = ["\n".join(_head(comparison)), _packing_table(comparison), _cost_table(comparison), _steps(comparison)]
-    return "\n\n".join(parts)
-
-
-def _head(comparison: Comparison) -> Iterator[str]:
-    account, best, bound = comparison.account, comparison.best, count_of(comparison.lower_bound, "row")
+    """Show the rows that each algorithm makes of the same documents, the fewest first, and what they cost."""
+    best, totals = comparison.best, comparison.best.totals
     most = ""
     if best.options.max_segments is not None:
         most = f", at most {count_of(best.options.max_segments, 'segment')} in each"
-    documents, tokens = count_of(account.documents, "document"), count_of(account.tokens, "token")
-    yield f"{documents}, {tokens}; rows of {count_of(best.max_len, 'token')}{most}"
-    proved = "" if comparison.prover is None else f", proved by {comparison.prover.algorithm}"
-    yield f"Lower bound: {bound}{proved}"
-    if empty := account.documents_dropped["empty"]:
-        yield f"Empty, left out: {count_of(empty, 'document')}"
-    if longer := comparison.documents_over_max_len:
-        lost = account.tokens - account.tokens_packed
-        left_out = f"; {count_of(lost, 'token')} left out" if lost else ""
-        yield f"Longer than a row: {count_of(longer, 'document')}, {_PARTICIPLES[best.options.long]}{left_out}"
-
-
-def _packing_table(comparison: Comparison) -> str:
-    """Show rows and time of each algorithm; those that could not run have dashes, and their reason below."""
-    table = [["  algorithm", "rows", "full", "gap", "documents/row", "speed-up", "seconds"]]
+    documents, tokens = count_of(totals.documents, "document"), count_of(totals.tokens, "token")
+    table = [["  algorithm", "rows", "full", "gap", "mixed", "cut", "seconds"]]
     for figures in comparison.outcomes:
         table.append(
             [
@@ -218,8 +197,8 @@ def _packing_table(comparison: Comparison) -> str:
                 f"{figures.rows:,}",
                 _exact_percent(figures.totals.efficiency),
                 _exact_percent(comparison.gap(figures)),
-                number(figures.packing_factor),
-                f"{figures.speedup:.4f}",
+                f"{figures.row_figures.within_row_share:.2f}",
+                f"{figures.totals.documents_split:,}",
                 f"{figures.seconds:.4f}" if figures.seconds >= 0.0001 else "<0.0001",
             ]
         )
@@ -231,61 +210,22 @@ def _packing_table(comparison: Comparison) -> str:
     notes = [
         fewest,
         gap,
-        f"speed-up: rows of one segment, padded to {comparison.best.max_len:,} tokens, over rows; attention left out",
-        "seconds: of the algorithm alone, already compiled",
+        "mixed: share of the variance of log length within rows; documents in random order have "
+        f"{best.row_figures.shuffled.within_row_share:.2f}",
+        "cut: documents in more than one segment; seconds: of the algorithm alone, already compiled",
     ]
     notes += [error if error.startswith(name) else f"{name}: {error}" for name, error in comparison.failures.items()]
     if comparison.left_out:
         notes.append(f"left out, slow for rows this long: {', '.join(comparison.left_out)} (run by --algorithm NAME)")
-    return _with_notes(table, notes)
-
-
-def _cost_table(comparison: Comparison) -> str:
-    table = [
-        ["", "padding", "", "", "", "", "docs", "tokens"],
-        ["  algorithm", "tokens", "mixed", "work", "spread", "peak", "cut", "cut off"],
-    ]
-    for figures in comparison.outcomes:
-        rows = figures.row_figures
-        table.append(
-            [
-                _marked(comparison, figures),
-                f"{figures.padding_tokens:,}",
-                f"{rows.within_row_share:.2f}",
-                share(rows.attention_share),
-                f"{rows.attention_spread:.2f}",
-                f"{rows.attention_peak:.2f}",
-                f"{figures.totals.documents_split:,}",
-                f"{figures.tokens_without_context:,}",
-            ]
-        )
-    notes = [
-        "mixed: share of the variance of log length within rows; documents in random order have "
-        f"{comparison.shuffled_share:.2f}",
-        "work: attention, squared segment lengths relative to whole rows; spread and peak: its standard deviation and "
-        "largest row, relative to the mean",
-        "cut: in more than one segment; tokens cut off cannot attend to the beginning of their document",
-    ]
-    return _with_notes(table, notes)
-
-
-def _steps(comparison: Comparison) -> str:
-    """Recommend the rows per step, with a warning if packing leaves few optimizer steps."""
-    epoch = comparison.best.epoch
-    advice = _advice(epoch)
-    if not epoch.is_small:
-        return f"A step has {count_of(epoch.documents_per_step, 'document')} now (--batch-size). {advice}"
-    same_rows = count_of(epoch.steps_at_same_rows, "optimizer step")
-    return folded(
-        f"Warning: a small dataset. With {count_of(epoch.documents_per_step, 'packed row')} per step, as many as "
-        f"there are documents now, an epoch has {same_rows} instead of {epoch.steps:,}; with "
-        f"{epoch.packed_rows_per_step:,} it has {epoch.packed_steps:,}, of {number(epoch.packed_documents_per_step)} "
-        f"documents each. {advice} Very small datasets are better not packed (Wang et al., arXiv 2410.08081)."
+    return "\n".join(
+        [
+            f"{documents}, {tokens}; rows of {count_of(best.max_len, 'token')}{most}",
+            f"Lower bound: {count_of(comparison.lower_bound, 'row')}",
+            "",
+            render_table(table),
+            *map(folded, notes),
+        ]
     )
-
-
-def _with_notes(table: list[list[str]], notes: Iterable[str]) -> str:
-    return "\n".join([render_table(table), *map(folded, notes)])
 
 
 def _marked(comparison: Comparison, figures: Figures) -> str:

@@ -227,7 +227,7 @@ def max_len_section(figures: Figures) -> Section:
     cut = "without context or lost" if loses else "without context"
     shares = {
         f"tokens {cut}": ("orange", [length.cut_share for length in found.lengths]),
-        "attention's share": ("blue", [length.attention_share for length in found.lengths]),
+        "attention's share": ("blue", [length.row_figures.attention_share for length in found.lengths]),
     }
     ticks = [compact(length.max_len) for length in found.lengths]
     note = ". ".join(f"{each[0].upper()}{each[1:]}" for each in length_notes(found)) + "."

@@ -5,9 +5,7 @@ its mean over the segments of row r, which has W_r tokens. The within-row share 
 
     1 - sum_r W_r (m_r - m)^2 / sum_s l_s (x_s - m)^2
 
-It is 0 if the segments of each row have the same length, and near 1 if each row is a sample of the corpus. The work of
-attention in a row is the sum of its squared segment lengths; it is described by the standard deviation over all rows
-and by the largest value, both divided by the mean.
+It is 0 if the segments of each row have the same length, and near 1 if each row is a sample of the corpus.
 
 The work of a model on a row is that of its matrices, which grows with tokens, and that of attention, which grows with
 keys. In a forward pass, a token costs two floating-point operations per weight of the matrices, and attention costs
@@ -98,14 +96,7 @@ class RowFigures:
     """Within-row share of the variance of log length, 0 to 1; 1 if all segments have the same length."""
 
     attention: int
-    attention_spread: float
-    """Standard deviation over rows of the sum of squared segment lengths, divided by its mean."""
-
-    attention_peak: float
-    """Largest sum of squared segment lengths of a row, divided by the mean."""
-
-    attention_share: float
-    """Work of attention within segments, padding included, divided by that of attention over whole rows."""
+    """Sum of squared segment lengths."""
 
     work_peak: float
     """Largest work of a row for a 7B model, attention and matrices, divided by the mean; padding is not counted."""
@@ -123,6 +114,11 @@ class RowFigures:
     def keys_per_token(self) -> float:
         """Keys that a token attends to on average."""
         return (self.attention + self.tokens) / 2 / self.tokens
+
+    @property
+    def attention_share(self) -> float:
+        """Share of attention in the work of a 7B model."""
+        return self.keys_per_token / (KEYS_OF_MATRICES + self.keys_per_token)
 
     @cached_property
     def shuffled(self) -> RowFigures:
@@ -145,9 +141,7 @@ class RowSums:
         self._depths = np.zeros(max_len + 1, np.int64)  # rows by segments
         self._tokens = self._tokens_after_start = 0
         self._logs = self._squared_logs = self._row_logs = 0.0
-        self._attention = self._attended = 0  # Python ints, because counts in a histogram file may exceed an int64
-        self._squared_attention = 0.0
-        self._largest_attention = self._largest_work = 0
+        self._attention = self._largest_work = 0  # Python ints, because counts in a histogram file may exceed an int64
 
     def add(
         self,
@@ -156,14 +150,12 @@ class RowSums:
         counts: NDArray[np.int64] | None = None,
         *,
         starts: NDArray[np.integer[Any]] | None = None,
-        extents: NDArray[np.integer[Any]] | None = None,
         limited: Mapping[str, NDArray[np.integer[Any]]] = {},
     ) -> None:
         """Add rows: row r has the segments row_starts[r]:row_starts[r + 1], at least one, and occurs counts[r] times.
 
         `lengths` are the tokens of each segment, at least 1; `starts` its first token in its document, by default 0;
-        and `limited` its values of each limited column. `extents` are what attention runs over in these rows, alignment
-        and padding tails included; None for the lengths.
+        and `limited` its values of each limited column.
         """
         rows = len(row_starts) - 1
         if rows < 1:
@@ -177,17 +169,12 @@ class RowSums:
             sums = np.add.reduceat(limited[name].astype(np.int64), row_starts[:-1])
             self._held[name] += int(sums.sum())
             self._most_held[name] = max(self._most_held[name], int(sums.max()))
-        before = self._attention
         step = max(1, _BLOCK * rows // max(1, len(lengths)))
         for first in range(0, rows, step):
             borders = row_starts[first : first + step + 1]
             block = slice(first, first + step)
             some = lengths[borders[0] : borders[-1]].astype(np.int64)
             self._add_block(some, borders[:-1] - borders[0], depths[block], None if counts is None else counts[block])
-        if extents is None:
-            self._attended += self._attention - before
-        else:
-            self._attended += int(np.square(extents, dtype=np.int64).sum())
 
     def _add_block(
         self,
@@ -206,10 +193,7 @@ class RowSums:
         self._logs += float(row_logs @ times)
         self._squared_logs += float(np.add.reduceat(lengths * logs * logs, firsts) @ times)
         self._row_logs += float((row_logs * row_logs / tokens) @ times)
-        exact = int(squares.sum()) if counts is None else sum(map(mul, squares.tolist(), counts.tolist()))
-        self._attention += exact
-        self._squared_attention += float(np.square(squares, dtype=np.float64) @ times)
-        self._largest_attention = max(self._largest_attention, int(squares.max()))
+        self._attention += int(squares.sum()) if counts is None else sum(map(mul, squares.tolist(), counts.tolist()))
         self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
         if self._profile is not None:
             self._profile.append((tokens, depths, keys, np.exp(row_logs / tokens).astype(np.float32)))
@@ -221,8 +205,6 @@ class RowSums:
         whole = self._squared_logs - self._logs * mean_log
         between = self._row_logs - self._logs * mean_log
         varies = whole > 1e-9 * self._squared_logs
-        mean = self._attention / rows
-        variance = max(0.0, self._squared_attention / rows - mean * mean)
         work = KEYS_OF_MATRICES * self._tokens + (self._attention + self._tokens) // 2
         profile = None
         if self._profile is not None:
@@ -236,9 +218,6 @@ class RowSums:
             segments_per_row=distribution((np.arange(max_len + 1), self._depths)),
             within_row_share=min(1.0, max(0.0, 1 - between / whole)) if varies else 1.0,
             attention=self._attention,
-            attention_spread=variance**0.5 / mean,
-            attention_peak=self._largest_attention / mean,
-            attention_share=self._attended / (rows * max_len**2),
             work_peak=self._largest_work * rows / work,
             limits=tuple(
                 LimitUse(column=name, limit=limit, mean=self._held[name] / rows, largest=self._most_held[name])
