@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
-from packer.plan.plan_partitions import PartitionPlan
+from packer.plan.partition_plan import PartitionPlan
 from packer.plan.segments import cut_documents
 from packer.report.row_figures import RowFigures, RowSums, shuffled
 

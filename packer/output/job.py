@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,29 +51,20 @@ class Job(RunOptions):
     as_rank: RankOf | None = None
     """Which rank this process is, set by `for_output`; None if it claims the output alone, which no store allows."""
 
-    def for_output(
-        self,
-        source: SourceLike | Sequence[SourceLike],
-        output: str | AnyPath | None,
-        *,
-        remedy: str = "remove the output first, or choose another",
-    ) -> Job:
-        """Return the job for this source and output, with its rank; raise an OptionError if options exclude each other.
-
-        `remedy` says what to do instead of `overwrite`.
-        """
+    def for_output(self, source: SourceLike, output: str | AnyPath | None) -> Job:
+        """Return the job for an output, with its rank; raise an OptionError if options exclude each other."""
         rank = rank_of(self.ranks)
         if rank is not None and self.uses_ray:
             raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
         if rank is not None or self.uses_ray:
             name = "--ranks" if rank is not None else "--engine ray"
             if self.overwrite and rank is not None:
-                raise OptionError(f"--overwrite cannot be used with {name}: {remedy}")
+                raise OptionError(f"--overwrite cannot be used with {name}: remove the output first, or choose another")
             if not self.sync and not is_remote(output):  # where nothing is synced
                 raise OptionError(
                     f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
                 )
-            if _is_in_memory(source):
+            if not isinstance(source, str | Path | PathList):
                 raise OptionError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
         elif is_remote(output):
             rank = RankOf(0, 1)
@@ -87,13 +78,6 @@ class Job(RunOptions):
 
             return ray_engine(self.ray_address, workers)
         return nullcontext(Engine(workers=workers))
-
-
-def _is_in_memory(source: object) -> bool:
-    """Whether a source, or one of several, is not a path."""
-    if isinstance(source, (list, tuple)):
-        return any(map(_is_in_memory, source))
-    return not isinstance(source, str | Path | PathList)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

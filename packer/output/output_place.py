@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import OptionError, PackerError
@@ -48,22 +47,20 @@ def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     return folder / "-".join(filter(None, (name, split, suffix)))
 
 
-def refuse_inside(
-    source: SourceLike | Sequence[SourceLike], out: AnyPath, *, remedy: str = "choose an --output next to it"
-) -> None:
+def refuse_inside(source: SourceLike, out: AnyPath) -> None:
     """Raise a PackerError for an output inside a source; a repeated command would read it as source files."""
-    if isinstance(source, (list, tuple, PathList)):
-        for each in source.paths if isinstance(source, PathList) else source:
-            refuse_inside(each, out, remedy=remedy)
+    if isinstance(source, PathList):
+        for each in source.paths:
+            refuse_inside(each, out)
         return
     if isinstance(out, RemotePath):
         if is_remote(source) and f"{out}/".startswith(f"{any_path(str(source))}/"):
-            raise PackerError(f"{out} is inside the source {source}: {remedy}")
+            raise PackerError(f"{out} is inside the source {source}: choose an --output next to it")
         return
     if not isinstance(source, str | Path) or is_remote(source) or not Path(source).is_dir():
         return
     if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
-        raise PackerError(f"{out} is inside the source {source}: {remedy}")
+        raise PackerError(f"{out} is inside the source {source}: choose an --output next to it")
 
 
 def check_decoding(claimed: Output, source: Source, options: RowOptions, workers: int) -> None:

@@ -268,6 +268,6 @@ Store: TypeAlias = Folder | Objects
 """Files in a folder. Can be pickled."""
 
 
-def store_at(root: AnyPath, *, sync: bool = False, temporaries: str = "") -> Store:
+def store_at(root: AnyPath, *, sync: bool = False) -> Store:
     """Return the store of the files in a folder; see `Folder` for the arguments."""
-    return Objects(root) if isinstance(root, RemotePath) else Folder(root, sync, temporaries)
+    return Objects(root) if isinstance(root, RemotePath) else Folder(root, sync)
