@@ -145,7 +145,7 @@ def _save_marks(planning: Planning) -> Checkpoint:
         if not keeps_whole:
             one = replace(one, documents_split=int(np.count_nonzero(np.diff(arranged.cut_documents, prepend=-1))))
         account = one if account is None else account + one
-        histogram += chunk.segments.histogram
+        histogram += chunk.histogram
         numbers = np.arange(rows, rows + arranged.packs)
         stretches = (arranged.row_documents + places + arranged.row_starts[:-1] + pieces) // STRETCH
         chosen = np.flatnonzero((numbers % planning.rows_per_shard == 0) | (np.diff(stretches, prepend=stretch) > 0))

@@ -239,7 +239,7 @@ def survey(planning: Planning) -> Survey:
     account = None
     for chunk in each_chunk(planning.reader, Segments.places_of_documents, planning.engine.workers):
         account = chunk.account if account is None else account + chunk.account
-        histogram += chunk.segments.histogram
+        histogram += chunk.histogram
         marker.add(chunk.values)
     segments = int(histogram.sum())
     account = require_segments(account, segments, options)

@@ -73,8 +73,7 @@ class Chunk(NamedTuple):
 
     account: Account
     segments: Segments
-    """Segments of the documents."""
-
+    histogram: NDArray[np.int64]
     values: NDArray[Any]
     """What the function of `each_chunk` makes of the segments."""
 
@@ -84,7 +83,7 @@ def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[An
 
     def read(first: int) -> Chunk:
         segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
-        return Chunk(segments.account, segments, values_of(segments))
+        return Chunk(segments.account, segments, segments.histogram, values_of(segments))
 
     with closing(DecodePool(threads)) as pool:
         yield from pool.in_order(read, range(0, reader.documents, CHUNK))
