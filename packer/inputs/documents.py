@@ -182,9 +182,9 @@ COLUMNS = Columns("input_ids", "labels")
 """Columns of decoded streams; labels only if the source has them."""
 
 
-def columns_of_side(role: str, extra: tuple[str, ...] = ()) -> Columns:
+def columns_of_side(role: str) -> Columns:
     """Return the columns of one side of preference pairs: `chosen_input_ids` and `chosen_labels` for "chosen"."""
-    return Columns(f"{role}_input_ids", f"{role}_labels", extra)
+    return Columns(f"{role}_input_ids", f"{role}_labels")
 
 
 class DecodedSize(NamedTuple):

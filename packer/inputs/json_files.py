@@ -371,12 +371,12 @@ def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels:
     if columns.input_ids not in record:
         message = f"no '{columns.input_ids}' (found: {', '.join(record) or 'none'})"
         raise DocumentError(0, message, reason="missing_value", listed=f"no '{columns.input_ids}'")
-    _check_list(columns.input_ids, record[columns.input_ids], label=False)
+    check_list(columns.input_ids, record[columns.input_ids], label=False)
     if (record.get(columns.labels) is not None) != has_labels:
         here, there = ("no ", "") if has_labels else ("", "no ")
         message = f"{here}'{columns.labels}', but the file's first line has {there}such list; give it to all or none"
         raise DocumentError(0, message, reason="invalid_labels")
-    _check_list(columns.labels, record.get(columns.labels), label=True)
+    check_list(columns.labels, record.get(columns.labels), label=True)
     for column in columns.numbers:
         require_numbers([record.get(column)], column)
     for column in columns.extra:
@@ -385,7 +385,7 @@ def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels:
             require_lists(values, column)
 
 
-def _check_list(column: str, tokens: object, *, label: bool) -> None:
+def check_list(column: str, tokens: object, *, label: bool) -> None:
     """Raise a DocumentError unless tokens or labels are null, or a list of nulls and integers that fit int32.
 
     The listed message does not quote texts.

@@ -1,4 +1,4 @@
-"""Records of several tokenized documents, such as samples of one prompt: tokens and labels are lists of lists."""
+"""Records of several tokenized documents: preference pairs, or samples of one prompt as lists of lists."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from packer.arrow import as_arrow
 from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import PackerError
 from packer.inputs.column_types import as_plain, check_types, is_list
-from packer.inputs.documents import COLUMNS, MASKS, Batch, Columns, DocumentError, null_message
+from packer.inputs.documents import COLUMNS, LONGEST, MASKS, Batch, Columns, DocumentError, null_message
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import as_lists, check_lists
 from packer.options import ReadOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
+from packer.sources.pairs import COLUMNS_OF_PAIRS, answers_of_pairs, check_fields_of_pairs
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
 from packer.token_memory import list_lengths
@@ -25,56 +26,62 @@ from packer.token_memory import list_lengths
 _NESTED = pa.list_(pa.list_(pa.int64()))
 
 
-def _empty() -> pa.Array:
-    """Return an array of one empty list; `pa.array` would import pandas, which takes half a second."""
-    return as_lists(as_arrow(np.zeros(0, np.int64)), np.zeros(1, np.int64), _NESTED.value_type)
+def _empty(count: int = 1) -> pa.Array:
+    """Return an array of empty lists; `pa.array` would import pandas, which takes half a second."""
+    return as_lists(as_arrow(np.zeros(0, np.int32)), np.zeros(count, np.int64), pa.list_(pa.int32()))
 
 
 def open_records(found: Found, options: ReadOptions) -> Source:
     """Open a dataset of records of several tokenized documents, whose shared beginnings are stored once.
 
-    A PackerError is raised if a column is missing, or does not hold lists of lists of integers.
+    These are lists of lists, or preference pairs, of which each makes a tree of two documents. A PackerError is raised
+    if a column is missing, or has another type.
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
-    wanted, skips = tuple(dict.fromkeys(columns.wanted(has_labels=True))), options.on_error == "skip"
+    kept, skips, numbered = columns.extra, options.on_error == "skip", not options.pairs
     readers = readers_of(found)
     for reader in readers:
         if reader.fault is not None and not skips:
             raise reader.fault
-        _check_fields(reader, columns)
-    share = partial(share_prefixes, max_len=options.tree_len, stored=True)
+        if options.pairs:
+            check_fields_of_pairs(reader)
+        else:
+            _check_fields(reader, columns)
+        reader.require(kept)
+    most = LONGEST if options.pairs else options.tree_len  # a pair is never divided
+    share = partial(share_prefixes, max_len=most, stored=True, numbered=numbered)
     start = partial(
         RecordDecoder,
-        decode=partial(_documents, columns),
-        empty=Batch(_empty(), _empty(), 0),
+        decode=answers_of_pairs if options.pairs else partial(_documents, columns),
+        empty=Batch(_empty(), _empty(), 0) if numbered else Batch(_empty(2), _empty(2), 0),
         skips=skips,
         numbers=options.number_columns,
     )
+    lists = COLUMNS_OF_PAIRS if options.pairs else columns[:2]
     inputs = tuple(
         DecodedInput(
             reader=reader,
-            needed=wanted,
-            kept=columns.extra,
+            needed=tuple(dict.fromkeys((*lists, *kept))),
+            kept=kept,
             start=start,
             is_slow=True,
             has_labels=True,
             steps=(share, partial(with_record_hashes, options=options)) if options.hashes_records else (share,),
-            numbers_documents=True,
+            numbers_documents=numbered,
         )
         for reader in readers
     )
-    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    check_types(found.name, kept, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    made = {ANSWER: numbered, TREE: True, CONTENT_HASH: options.hashes_records}
     return Source(
         name=found.name,
         inputs=inputs,
-        columns=COLUMNS._replace(
-            extra=(*columns.extra, ANSWER, TREE, *([CONTENT_HASH] if options.hashes_records else ()))
-        ),
+        columns=COLUMNS._replace(extra=(*kept, *(name for name, is_made in made.items() if is_made))),
         fingerprint=found.fingerprint,
         order=found.order,
         pad_id=found.pad_id,
         skips=skips,
-        numbers_records=True,
+        numbers_records=numbered,
         tree_len=options.tree_len,
     )
 
@@ -102,7 +109,6 @@ def _check_fields(reader: Reader, columns: Columns) -> None:
     mask = next((mask for mask in MASKS if mask in names), None)
     if mask is not None:
         raise PackerError(f"{name}: '{mask}' is not read for lists of documents: apply it to '{columns.labels}'")
-    reader.require(columns.extra)
 
 
 def _is_nested(value: object) -> bool:
@@ -126,7 +132,10 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
     places = np.repeat(np.cumsum(counts) - counts, np.maximum(counts, 1)) + np.arange(len(rows))
     places -= np.searchsorted(rows, rows)
     places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
-    tokens, labels = (pa.concat_arrays([each.flatten(), _empty()]).take(as_arrow(places)) for each in (tokens, labels))
+    tokens, labels = (
+        pa.concat_arrays([each.flatten(), _empty().cast(_NESTED.value_type)]).take(as_arrow(places))
+        for each in (tokens, labels)
+    )
     try:
         batch = check_lists(Batch(tokens, labels, 0), columns=columns, skips=False)
     except DocumentError as fault:

@@ -1,4 +1,4 @@
-"""Open a dataset of tokens, or preference pairs of one."""
+"""Open a dataset of tokens."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from functools import partial
 
 import numpy as np
 
-from packer.column_names import ROLES, TREE
 from packer.errors import PackerError, SourceError
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
-from packer.inputs.documents import ATTENTION, COLUMNS, MASKS, TURN_STARTS, Columns, SourceFile, reading
+from packer.inputs.documents import ATTENTION, MASKS, TURN_STARTS, Columns, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usual_widths
 from packer.inputs.hugging_face import Found, table_reader
 from packer.inputs.list_checks import apply_masks, mask_values
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
 from packer.sources.find_source import column_names, for_each_file
-from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
 from packer.token_memory import held_lists, list_lengths
@@ -31,15 +29,11 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     Only a labels column named "labels" may be missing. If documents are split at turns, the column "turn_starts", with
     the tokens at which turns of chats begin, is kept, too.
 
-    Preference pairs are read from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
-    `chosen_labels` and `rejected_labels`. Each pair makes a tree of two documents.
+    Records of several documents, such as preference pairs, are opened by `open_records`.
     """
     keep, per_token, skips = options.value_columns, options.keep_tokens, options.on_error == "skip"
     refuse_masks((*keep, *per_token))
-    if options.pairs:
-        chosen, rejected = (side._replace(extra=keep) for side in (CHOSEN, REJECTED))
-        return _as_trees(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips), options.tree_len)
-    if options.share_prefixes:
+    if options.pairs or options.share_prefixes:
         return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at_turns and TURN_STARTS not in keep else ()
     extra, numbers = (*keep, *per_token, *places), options.number_columns
@@ -64,12 +58,6 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
             f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
             "`packer tokenize` wrote"
         )
-    if columns.input_ids in COLUMNS_OF_PAIRS:
-        for name in (f"{side}_{mask}" for side in ROLES for mask in MASKS):
-            if name in names:
-                raise PackerError(
-                    f"{found.name}: '{name}' is not read: set what it masks to -100 in the labels, and remove it"
-                )
     masks = tuple(name for name in MASKS if name in names)
     read = _with(columns, masks)
     opened: list[Input]
@@ -149,42 +137,16 @@ def _masks_nothing(input_: MappedLists, name: str) -> bool:
             return False
 
 
-def _as_trees(chosen: Source, rejected: Source, max_len: int) -> Source:
-    """Join the sources of both sides of preference pairs to trees, one for each pair, which share the prompt."""
-    if not (chosen.has_labels and rejected.has_labels):
-        raise SourceError(
-            f"{chosen.name}: pairs need the columns {CHOSEN.labels} and {REJECTED.labels}, -100 in the prompt, because "
-            "without them both answers would train it: add them"
-        )
-    inputs = tuple(
-        paired(_decoded(one, chosen), _decoded(other, rejected), skips=chosen.skips)
-        for one, other in zip(chosen.inputs, rejected.inputs, strict=True)
-    )
-    columns = COLUMNS._replace(extra=(*chosen.columns.extra, TREE))
-    return replace(chosen, inputs=inputs, columns=columns, tree_len=max_len)
-
-
-def _decoded(input_: Input, source: Source) -> DecodedInput:
-    """Return an input of a source that is decoded, as the other side of its pairs is."""
-    if isinstance(input_, MappedLists):
-        return decoded_again(input_, source.columns, skips=source.skips)
-    return input_
-
-
 def _open_table(found: Found, columns: Columns) -> MappedLists:
     name, table = found.name, found.table
     assert table is not None
     schema = table.table.schema
     has_labels = find_columns(schema, name, columns)
     wanted = columns.wanted(has_labels=has_labels)
-    both = [
-        side for side in COLUMNS_OF_PAIRS if columns.input_ids in COLUMNS_OF_PAIRS and side in table.table.schema.names
-    ]
-    together = tuple(dict.fromkeys((*wanted, *both)))  # both sides of pairs may be read at once
     return MappedLists(
         file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes),
         path=None,
-        stores=(TableInMemory.of(table, [*together], wanted[: 1 + has_labels]),),
+        stores=(TableInMemory.of(table, list(dict.fromkeys(wanted)), wanted[: 1 + has_labels]),),
         input_ids=columns.input_ids,
         labels=columns.labels if has_labels else None,
         extra=columns.extra,
