@@ -13,8 +13,6 @@ SomeRecord = TypeVar("SomeRecord", bound="JsonRecord")
 
 Collected = TypeVar("Collected", dict[str, object], list[object])
 
-_DEEPEST = 8  # levels of lists and objects in a field that this version does not know
-
 
 class ValueKind(NamedTuple):
     """A kind of values other than lists and objects: its name in messages, and whether a value is of this kind."""
@@ -97,23 +95,16 @@ def read_fields(
 ) -> dict[str, Any]:
     """Check the fields of a JSON object and return their values.
 
-    Unknown fields, which later versions may add, are ignored, but must not be nested too deeply. A type is a
-    `ValueKind`, or one that a field of a `JsonRecord` may have; `name` stands for the object in messages, and is
-    empty for the manifest. Raises a KeyError for missing fields, and a TypeError for values of another kind or
-    outside their limits.
+    Unknown fields, which later versions may add, are ignored. A type is a `ValueKind`, or one that a field of a
+    `JsonRecord` may have; `name` stands for the object in messages, and is empty for the manifest. Raises a KeyError
+    for missing fields, and a TypeError for values of another kind or outside their limits.
     """
     found = _typed(content, dict, name)
     for field in types:
         if field not in found and field not in optional:
             raise KeyError(field)
-    values = {}
-    for field, value in found.items():
-        inside = f"{name}.{field}" if name else field
-        if field in types:
-            values[field] = _read(types[field], value, inside)
-        elif _depth(value) > _DEEPEST:
-            raise TypeError(f"{inside[:40]} is nested deeper than {_DEEPEST} levels")
-    return values
+    inside = f"{name}." if name else ""
+    return {field: _read(types[field], value, inside + field) for field, value in found.items() if field in types}
 
 
 def _read(hint: object, value: object, name: str) -> object:
@@ -159,16 +150,6 @@ def _to_json(value: object) -> object:
     return value
 
 
-def _depth(value: object) -> int:
-    """Return how deeply lists and objects are nested, counting up to one level above the limit."""
-    level, depth = [value], 0
-    while level and depth <= _DEEPEST:
-        nested = [one for one in level if isinstance(one, (list, dict))]
-        depth += bool(nested)
-        level = [part for one in nested for part in (one.values() if isinstance(one, dict) else one)]
-    return depth
-
-
 def _short(value: object) -> str:
     """Return the first 40 characters of a value as JSON."""
-    return "nested too deeply" if _depth(value) > _DEEPEST else json.dumps(value)[:40]
+    return json.dumps(value)[:40]

@@ -1,6 +1,6 @@
 """Declaration of options, with what help texts and checks need; and conversion of their values.
 
-A field of a dataclass, such as `PackOptions`, or a parameter of a command declares an option:
+A field of a dataclass, such as `RowOptions`, or a parameter of a command declares an option:
 
     max_segments: int = option(0, "Maximum number of documents in a row.", ROWS, metavar="N")
     max_segments: Annotated[int, Option("Maximum number of documents in a row.", ROWS, metavar="N")] = 0

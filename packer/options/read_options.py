@@ -215,7 +215,7 @@ class ReadOptions(JsonRecord):
         """Whether documents have the hash of their record, which decides whether all of them are held out."""
         return self.numbers_records and self.holdout is not None
 
-    # ---- what later stages need; without them, whatever may be needed is read ----
+    # ---- what later stages need from the source; their options override these ----
 
     @property
     def value_columns(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def chosen_rows(profile: RowProfile) -> list[tuple[int, str]]:
 
     Those at random depend on the number of rows alone, and are ascending. If all rows are shown, none is shown twice.
     """
-    rows = len(profile.keys)
+    rows = len(profile.tokens)
     if rows <= SAMPLED_ROWS:
         return [(row, "at random") for row in range(rows)]
     drawn = hashes_of(key_of(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError, SourceError
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import REMEDY, SourceIdentity
-from packer.options import PackOptions
+from packer.options import RowOptions
 from packer.output.job import Job
 from packer.paths import expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
@@ -181,7 +181,7 @@ def compare_with_source(
 
 
 def _compared(
-    table: TokenTable, index: SegmentIndex, options: PackOptions, differences: TableDifferences, counts: SourceCounts
+    table: TokenTable, index: SegmentIndex, options: RowOptions, differences: TableDifferences, counts: SourceCounts
 ) -> TableDifferences:
     """Compare the documents of a table, and count them as long as they agree with the rows."""
     for part in _parts(table, options.max_len):

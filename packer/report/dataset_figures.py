@@ -57,8 +57,8 @@ class Figures:
     """What became of every document and token; `Totals` if the rows exist."""
 
     histogram: NDArray[np.int64]
-    """Shape (max_len + 1,): number of segments by tokens. Of a plan, they are counted before an order algorithm cuts
-    more; of a packed dataset and of one of several row lengths, in the rows."""
+    """Shape (max_len + 1,): number of segments by tokens. For a plan, they are counted before an order algorithm cuts
+    more; for packed rows, and where row lengths are compared, in the rows."""
 
     documents_per_step: int = 64
     """Documents per optimizer step in unpacked training."""

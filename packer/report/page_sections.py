@@ -9,7 +9,6 @@ from itertools import pairwise
 from math import ceil, floor, log2
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer.manifest_fields import Totals
 from packer.report.charts import (
@@ -25,12 +24,9 @@ from packer.report.dataset_figures import Figures
 from packer.report.figure_tables import length_notes, length_table, recommend_length
 from packer.report.length_figures import Tally, binned, grouped_total, weighted_median
 from packer.report.plain_text import count_of, number, share
-from packer.report.row_figures import KEYS_OF_MATRICES, RowFigures, RowProfile
 
 BATCHES = (8, 64)  # batch sizes in the table of padding
-RANKS = 8  # of the example in the section on attention
 _MOST_LENGTH_BINS = 24
-_MOST_WORK_BINS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +64,9 @@ def rows_section(figures: Figures) -> Section:
 
 
 def mixing_section(figures: Figures) -> Section:
-    """Compare how mixed rows are with rows of the same segments in random order."""
-    within, shuffled = figures.row_figures.within_row_share, figures.row_figures.shuffled.within_row_share
+    """Compare how mixed rows are, and how even their work is, with rows of the same segments in random order."""
+    rows, random = figures.row_figures, figures.row_figures.shuffled
+    within, shuffled = rows.within_row_share, random.within_row_share
     if within > 1.1 * shuffled:
         answer = "Rows are more mixed than a shuffled corpus"
     elif within >= 0.9 * shuffled:
@@ -80,61 +77,17 @@ def mixing_section(figures: Figures) -> Section:
         answer = "Rows hold documents of similar lengths and are not samples of the corpus"
     verdict = (
         f"{answer}: {share(within)} of the variance of log length lies within rows; in random order it is "
-        f"{share(shuffled)}."
+        f"{share(shuffled)}. In a model of 7B, the row with the most work has {rows.work_peak:.2f} times the mean."
     )
-    packed, random = (_profile(rows).mean_lengths for rows in (figures.row_figures, figures.row_figures.shuffled))
-    means = np.concatenate([packed, random])
-    edges = length_edges(max(1, int(means.min())), int(np.ceil(means.max())))
-    series = {
-        "packed rows": ("blue", _shares(packed, edges)),
-        "rows in random order": ("gray", _shares(random, edges)),
-    }
-    plot = _length_plot("Mean length of the documents in a row", edges, series)
-    return Section(question="How mixed are they?", verdict=verdict, plot=plot)
-
-
-def attention_section(figures: Figures) -> Section:
-    """Say how evenly rows share the work of attention, and what waiting for the largest costs."""
-    profile = _profile(figures.row_figures)
-    relative = profile.keys / profile.keys.mean()
-    matrices = KEYS_OF_MATRICES * figures.max_len
-    wait, attention = max(0.0, profile.wait(RANKS, matrices=matrices) - 1), profile.wait(RANKS)
-    answer = "Attention balances" if wait < 0.05 else "Attention is not balanced"
-    verdict = (
-        f"{answer}: with {RANKS} ranks and a row on each, a step of a 7B model takes {share(wait)} longer than if all "
-        f"rows had the same work. The row with the most attention has {number(float(relative.max()))} times the mean; "
-        f"of {RANKS} random rows, the largest has {number(attention)} times the mean on average."
-    )
-    step = next(
-        base * 10**power
-        for power in range(-3, 9)
-        for base in (1, 2, 5)
-        if relative.max() < base * 10.0**power * _MOST_WORK_BINS
-    )
-    bins = int(relative.max() / step) + 1
-    edges = [index * step for index in range(bins + 1)]
-    plot = histogram_plot(
-        "Work of attention in a row, over the mean",
-        [f"{low:g} to {high:g} times the mean" for low, high in pairwise(edges)],
-        {"rows": ("blue", _shares(relative, edges))},
-        ticks=[f"{edge:g}x" for edge in edges],
-        marks={"mean": 1 / step},
-    )
+    shares = "variance of log length within rows", "share of attention in the work of a 7B model"
+    table = [
+        ["", "these rows", "in random order"],
+        [shares[0], share(within), share(shuffled)],
+        [shares[1], share(rows.attention_share), share(random.attention_share)],
+        ["largest work of a row, over the mean", f"{rows.work_peak:.2f}", f"{random.work_peak:.2f}"],
+    ]
     note = '`BatchSampler(balance="attention")` deals the rows of a step so that ranks wait less for each other.'
-    return Section(question="Does attention balance?", verdict=verdict, plot=plot, notes=[note])
-
-
-def _profile(rows: RowFigures) -> RowProfile:
-    """Return the numbers of each row, which the figures of a report have."""
-    assert rows.profile is not None
-    return rows.profile
-
-
-def _shares(values: NDArray[np.floating], edges: list[int] | list[float]) -> list[float]:
-    """Return the share of the values in each bin; those beyond the edges belong to the first and the last."""
-    places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    shares: list[float] = (np.bincount(places, minlength=len(edges) - 1) / len(values)).tolist()
-    return shares
+    return Section(question="How mixed are they?", verdict=verdict, table=table, notes=[note])
 
 
 def padding_section(figures: Figures) -> Section:
@@ -285,7 +238,6 @@ SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
     "lengths": lengths_section,
     "max-len": max_len_section,
     "mixing": mixing_section,
-    "attention": attention_section,
     "tokens": tokens_section,
 }
 """Function that makes each section, in the order of the page, by name; a name is one of `ReportPlot`."""

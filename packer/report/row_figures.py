@@ -51,28 +51,13 @@ class LimitUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowProfile:
-    """Four numbers for each row."""
+    """Two numbers for each row."""
 
     tokens: NDArray[np.int64]
     """Shape (rows,): tokens of the row, without padding."""
 
     segments: NDArray[np.int64]
     """Shape (rows,): segments of the row."""
-
-    keys: NDArray[np.int64]
-    """Shape (rows,): keys that all tokens of the row attend to: segments of 3 and 1 tokens -> 6 + 1."""
-
-    mean_lengths: NDArray[np.float32]
-    """Shape (rows,): geometric mean of the segment lengths, weighted by tokens: segments of 4 and 4 tokens -> 4."""
-
-    def wait(self, ranks: int, *, matrices: int = 0) -> float:
-        """Return the expected largest work of `ranks` random rows, divided by the mean work of a row.
-
-        `matrices` is the work of everything but attention in each row, in keys.
-        """
-        work = np.sort(self.keys).astype(np.float64) + matrices
-        below = np.arange(1, len(work) + 1) / len(work)
-        return float(work @ np.diff(below**ranks, prepend=0.0) / work.mean())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +181,7 @@ class RowSums:
         self._attention += int(squares.sum()) if counts is None else sum(map(mul, squares.tolist(), counts.tolist()))
         self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
         if self._profile is not None:
-            self._profile.append((tokens, depths, keys, np.exp(row_logs / tokens).astype(np.float32)))
+            self._profile.append((tokens, depths))
 
     def finish(self) -> RowFigures:
         """Return the figures of all rows added, at least one."""
@@ -208,8 +193,8 @@ class RowSums:
         work = KEYS_OF_MATRICES * self._tokens + (self._attention + self._tokens) // 2
         profile = None
         if self._profile is not None:
-            tokens, segments, keys, mean_lengths = map(np.concatenate, zip(*self._profile, strict=True))
-            profile = RowProfile(tokens=tokens, segments=segments, keys=keys, mean_lengths=mean_lengths)
+            tokens, segments = map(np.concatenate, zip(*self._profile, strict=True))
+            profile = RowProfile(tokens=tokens, segments=segments)
         return RowFigures(
             rows=rows,
             tokens=self._tokens,
@@ -229,7 +214,7 @@ class RowSums:
 
 def shuffled(histogram: NDArray[np.int64]) -> RowFigures:
     """Return the figures of a shuffled corpus, which has the rows of `shuffled_rows`."""
-    sums = RowSums(len(histogram) - 1, keeps_rows=True)
+    sums = RowSums(len(histogram) - 1)
     sums.add(*shuffled_rows(histogram))
     return sums.finish()
 
