@@ -177,7 +177,7 @@ def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> Decod
 
 
 def _file(path: AnyPath, name: str) -> SourceFile:
-    """Return the name and size of a file; raises a SourceError if it is empty."""
+    """Return the name and size of a file. Raises a SourceError if it is empty."""
     file = SourceFile(name=name, bytes=path.stat().st_size)
     if not file.bytes:
         raise SourceError(f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again")
@@ -187,9 +187,9 @@ def _file(path: AnyPath, name: str) -> SourceFile:
 def _map_lists(
     path: AnyPath, file: SourceFile, columns: Columns, *, has_labels: bool
 ) -> tuple[MappedLists | None, int]:
-    """Map the token lists of a stream or file, and check that it is complete; call it inside `reading`.
+    """Map the token lists of a stream or file, and check that it is complete. Call it inside `reading`.
 
-    Return the lists, None if they are compressed and must be decoded, and the number of documents.
+    Returns (lists, documents). The lists are None if they are compressed and must be decoded.
     """
     buffer = map_file(path)
     wanted = columns.wanted(has_labels=has_labels)
@@ -237,7 +237,7 @@ def _map_lists(
 
 
 def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
-    """Fetch the columns of an object; of some lists of numbers, everything but the numbers."""
+    """Fetch the columns of an object, without the values of the columns `but_values_of`."""
     starts, lengths = array("q"), array("q")
     for batch, _, _ in placed_batches(buffer, name, ()):
         for column in columns:
@@ -254,11 +254,10 @@ def placed_batches(
 ) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
     """Yield the record batches of a mapped stream or file, and check that it is complete.
 
-    Each comes with its place, which is its byte offset in a stream and its number in a file, and with whether
-    dictionaries have changed since the first one. It is checked that the given columns are as long as the batch, and
-    claim no more values than their buffers hold, since whatever counts or slices them relies on this; every pass checks
-    the offsets of their lists. With `only`, other columns are not decoded; not for mapping, since the reader of files
-    then copies.
+    Yields (batch, place, dictionaries_changed). The place is a byte offset in a stream and a number in a file.
+    Dictionaries are compared with those of the first batch. The given columns are checked to be as long as the batch
+    and to claim no more values than their buffers hold. Every pass checks the offsets of their lists. With `only`,
+    other columns are not decoded; do not map such batches, because pyarrow copies them.
     """
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])

@@ -1,4 +1,4 @@
-"""Columns: their names and types in each file and across files, which can be kept, and which holds those of two.
+"""Columns: their names and types in each file, types that can be kept, and common types across files.
 
 Errors name the first value that does not fit.
 """
@@ -135,7 +135,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def holds_numbers(kind: pa.DataType, column: str) -> bool:
-    """Whether a type is a list of numbers or nulls, which a later file may give a number type, or of lists of these.
+    """Whether a type is a list of numbers, or a list of such lists. Nulls count: a later file may give their type.
 
     A mask has no lists of lists.
     """
@@ -146,9 +146,9 @@ def holds_numbers(kind: pa.DataType, column: str) -> bool:
 
 
 def infer(values: Sequence[object], column: str) -> pa.Array:
-    """Return values from JSON as an array of the narrowest type that holds all of them exactly.
+    """Return values from JSON as an array of the narrowest type that represents each exactly.
 
-    If there is none, a DocumentError is raised with the index of the first value that does not fit.
+    Raises a DocumentError with the index of the first value that does not fit.
     """
     plain = of_one_type(values)
     if plain is not None:
@@ -185,7 +185,7 @@ def require_numbers(values: Sequence[object], column: str) -> None:
 def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0) -> pa.Array:
     """Cast values to a type that was joined from their type and others.
 
-    If it does not hold a value exactly, a DocumentError is raised, whose index counts from `first_row`.
+    Raises a DocumentError if the type does not represent a value exactly. Its index counts from `first_row`.
     """
     try:
         return cast(array, kind)
@@ -196,9 +196,9 @@ def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0
 
 
 def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int = 0) -> pa.DataType:
-    """Return the type that holds the values of a type and those of an array.
+    """Return the narrowest type for values of `kind` and of an array.
 
-    If there is none, a DocumentError is raised; the index of the first value that does not fit counts from `first_row`.
+    Raises a DocumentError if there is none. The index of the first value that does not fit counts from `first_row`.
     """
     joined = join(kind, array.type)
     if joined is not None:
@@ -212,7 +212,7 @@ def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int
 
 
 def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
-    """Cast arrays to the type that holds the values of all of them; a DocumentError counts from the first array."""
+    """Cast arrays to their common type. The index of a DocumentError counts through all arrays."""
     kind, rows = pa.null(), [0, *accumulate(map(len, arrays))]
     for array, row in zip(arrays, rows, strict=False):
         kind = join_with(kind, array, column, first_row=row)
@@ -220,7 +220,7 @@ def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Arra
 
 
 def require_lists(array: pa.Array, column: str) -> pa.Array:
-    """Return values from JSON, null lists if all are null; a DocumentError if one is no list of numbers."""
+    """Return values from JSON, as null lists if all are null. Raises a DocumentError if one is no list of numbers."""
     if pa.types.is_null(array.type):
         return array.cast(pa.list_(pa.null()))
     if holds_numbers(array.type, column):
@@ -245,7 +245,7 @@ def shown(value: object) -> str:
 
 
 def _unfit(row: int, column: str, value: object, why: str) -> DocumentError:
-    """Return the error for a value that cannot be kept, whatever the others are."""
+    """Return the error for a value that cannot be kept in any type."""
     message = f"'{column}' holds {shown(value)}: {why}"
     return DocumentError(row, message, reason="invalid_value", listed=f"'{column}' cannot be kept: {why}")
 
@@ -268,7 +268,7 @@ def _fits(array: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _joins(value: pa.Scalar, kind: pa.DataType) -> bool:
-    """Whether a type can be joined with that of a value; a list of nulls joins any list."""
+    """Whether a type can be joined with the type of a value. A list of nulls joins any list."""
     try:
         return join(kind, _type_of(value)) is not None
     except _REASONS:

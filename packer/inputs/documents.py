@@ -35,7 +35,7 @@ class DocumentError(Exception):
         place: location of the document, such as "rows.jsonl line 18".
         reason: why the record cannot be used; None if the fault is not in this record alone.
         listed: the message in the list of rejected records, if the one for the user quotes the record.
-        of_record: whether `row` is that of a record that makes any number of documents.
+        of_record: whether `row` counts records, because a record makes any number of documents.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ def reading(name: str) -> Iterator[None]:
 
 @contextmanager
 def reading_copy(folder: AnyPath, name: str) -> Iterator[None]:
-    """Convert errors of a decoded copy of a file, whose documents were checked when it was written into a folder.
+    """Convert errors of reading the decoded copy of a file in a folder.
 
-    Not a `SourceError`: the source is not at fault, and the unfinished output is kept.
+    Raises a PackerError that is not a `SourceError`: the source is not at fault, so the unfinished output is kept.
     """
     try:
         with reading(name):
@@ -169,9 +169,9 @@ class Columns(NamedTuple):
     input_ids: str
     labels: str
     extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
-    per_token: tuple[str, ...] = ()  # those of `extra` that hold a list with one value per token, or several
+    per_token: tuple[str, ...] = ()  # columns of `extra` with one value per token, or several
     widths: Mapping[str, int] = {}
-    numbers: tuple[str, ...] = ()  # those of `extra` that hold numbers
+    numbers: tuple[str, ...] = ()  # columns of `extra` that hold numbers
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
         """Return all columns to read, in order."""
@@ -225,7 +225,7 @@ class Batch(NamedTuple):
 
 
 def joined_batches(parts: Sequence[Batch]) -> Batch:
-    """Join batches whose `records` are those of one block."""
+    """Join batches of one block of records."""
     if len(parts) == 1:
         return parts[0]
     labels = [part.labels for part in parts if part.labels is not None]

@@ -40,7 +40,7 @@ ListDecoder: TypeAlias = Callable[[tuple[Block, int]], Batch]
 """Function that decodes a block of token lists, given with the bytes of the file up to its end."""
 
 Step: TypeAlias = Callable[[Batch], Batch]
-"""A check or change of a batch; raises a DocumentError with the index of the document in the batch."""
+"""A check or change of a batch. Raises a DocumentError with the index of the document in the batch."""
 
 BLOCK = 1 << 20
 """Bytes of records tokenized at once, some hundred thousand tokens."""
@@ -199,7 +199,7 @@ def opened(path: AnyPath) -> Iterator[tuple[pa.NativeFile, pa.NativeFile]]:
 
 
 def error_of_first(fault: DocumentError, reader: Reader) -> SourceError:
-    """Return the error for the first record of a file; it is raised if it is not about this record alone."""
+    """Return the error for the first record of a file. Raises it if it concerns more than this record."""
     fault.place = reader.places.place(0)
     error = fault.in_source(0)
     if fault.reason is None:
@@ -208,9 +208,9 @@ def error_of_first(fault: DocumentError, reader: Reader) -> SourceError:
 
 
 def values_of_column(records: BlockRecords, column: str, *, is_number: bool = False) -> pa.Array:
-    """Return the values of a column that is kept; a DocumentError if no type holds all of them.
+    """Return the values of a kept column. Raises a DocumentError if they have no common type.
 
-    In JSON, a value of a column of numbers that is none is the fault of its record.
+    With `is_number`, a value from JSON that is no number is the fault of its record.
     """
     if isinstance(records, pa.RecordBatch):
         return as_plain(records.column(column))
@@ -221,7 +221,7 @@ def values_of_column(records: BlockRecords, column: str, *, is_number: bool = Fa
 
 
 def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:
-    """Return a file with the share of its bytes that belongs to some of its rows, of which it has `rows` in all."""
+    """Return the share of a file of `rows` rows that rows `start` to `stop` - 1 take, by their number."""
     first, last = (file.bytes * row // max(rows, 1) for row in (start, stop))
     return SourceFile(name=file.name, bytes=last - first)
 
@@ -288,7 +288,7 @@ class DecodedInput:
         return self.reader.places
 
     def cut(self, size: int) -> Sequence[DecodedInput]:
-        """Cut into the pieces of the reader, see `Reader.cut`; `file.bytes` of a piece is its share of the file."""
+        """Cut into the pieces of the reader (`Reader.cut`). `file.bytes` of a piece is its share of the file."""
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
     def decoder(self) -> ListDecoder:
@@ -304,9 +304,9 @@ class DecodedInput:
         return documents_of
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, checked, one `Batch` per block; a DocumentError if one is invalid.
+        """Yield the documents in order, checked, one `Batch` per block. Raises a DocumentError if one is invalid.
 
-        Blocks are decoded by a pool; None for a small one of its own.
+        Blocks are decoded in the threads of `pool`, or of a small pool of its own.
         """
         documents_of, blocks = self.decoder(), self.reader.blocks(self.needed)
         with reading(self.file.name):
@@ -335,7 +335,7 @@ class DecodedInput:
             raise fault from None
 
     def place(self, row: int) -> str:
-        """Return the location of a document; if records make any number of documents, only the file."""
+        """Return the location of a document. If records make any number of documents, this is the file alone."""
         return self.file.name if self.numbers_documents else self.places.place(row)
 
 

@@ -41,7 +41,7 @@ class InputFormat:
     """Possible first bytes of a file; empty if files are recognized by their names alone."""
 
     alone: bool = False
-    """Whether files in a folder are read only if the folder has no files of other formats; they may be mere notes."""
+    """Whether files in a folder are left out if it has files of other formats, because they may be mere notes."""
 
     reader: str
     """Module and name of its reader class, such as "packer.inputs.parquet.ParquetReader"; imported on first use."""
@@ -97,7 +97,7 @@ FORMATS: dict[str, InputFormat] = {
 
 
 def ending_of(name: str) -> str:
-    """Return the known ending of a file name, such as ".jsonl.gz"; empty if it has none."""
+    """Return the known ending of a file name, such as ".jsonl.gz", or an empty string."""
     endings = (ending for each in FORMATS.values() for ending in each.all_endings if name.endswith(ending))
     return max(endings, key=len, default="")
 

@@ -136,7 +136,7 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
 
 
 def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
-    """Return the requested split, or the only one; raises an OtherSourceError if there is no such split."""
+    """Return the requested split, or the only one. Raises an OtherSourceError if there is no such split."""
     found = ", ".join(splits) or "none"
     if split is None and len(splits) == 1:
         return splits[0]

@@ -1,7 +1,8 @@
 """JSON, plain or compressed: a file with an object per line, or with one array of objects.
 
-A plain file of lines is cut into pieces, each read on its own. Blocks of others are parsed while the next are read.
-pyarrow parses a block of token lists. Only if that fails, Python reads the lines one by one, and finds those at fault.
+A plain file of lines is cut into pieces, which are read in parallel. Other files are parsed block by block while the
+next block is read. pyarrow parses a block of token lists. If that fails, Python reads its lines one by one, and finds
+the lines at fault.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class JsonFile(Reader):
         return None if self.is_array else block
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that each of these columns is in some record; it is null in records without it.
+        """Check that each of these columns is in some record. It is null in records without it.
 
         Only a file whose first record lacks one is searched.
         """
@@ -219,9 +220,9 @@ def parse_lines(
 ) -> Batch:
     """Parse a block of whole lines; columns that a line lacks are null there.
 
-    Types are tried first for the extra columns, and may differ from block to block. The first (usable) line of the file
-    says whether there are labels. With `skips`, lines that cannot be used are rejected, with an empty document in the
-    place of each; without, a DocumentError is raised for the first of them.
+    `types` are tried first for the extra columns, and may differ from block to block. The first (usable) line of the
+    file says whether there are labels. With `skips`, lines that cannot be used become empty, rejected documents.
+    Otherwise, the first such line raises a DocumentError.
     """
     try:
         _refuse_masks(block, columns)
@@ -296,7 +297,7 @@ def _is_checked(kind: pa.DataType) -> bool:
 
 
 def _is_exact(array: pa.Array) -> bool:
-    """Whether no double was parsed from an integer that it cannot represent."""
+    """Whether every integer was parsed exactly."""
     if pa.types.is_list(array.type):
         return _is_exact(array.flatten())
     if not pa.types.is_floating(array.type):
@@ -305,7 +306,7 @@ def _is_exact(array: pa.Array) -> bool:
 
 
 def count_lines(block: bytes) -> int:
-    """Count the lines that are not blank; return -1 if one of them does not begin with a brace."""
+    """Count the lines that are not blank. Returns -1 if a line does not begin with a brace."""
     first = _first_bytes(block)
     if not (first == _BRACE).all():  # blank, indented or invalid lines
         first = _first_bytes(block.translate(None, _SPACES))
@@ -363,7 +364,7 @@ def _parse_each(lines: list[bytes], columns: Columns, *, has_labels: bool, skips
 
 
 def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels: bool) -> None:
-    """Raise a DocumentError if a line lacks a column, or a value has a wrong type; nulls are found with other lists."""
+    """Raise a DocumentError if a line lacks a column, or a value has a wrong type. Nulls are found later."""
     for mask in MASKS:
         if mask in record and mask not in columns.extra:
             message = f"has '{mask}', and the first line has none; give it to all lines or none"

@@ -199,7 +199,7 @@ def spellings(column: str) -> tuple[bytes, bytes]:
 
 
 def read_record(line: bytes) -> dict[str, object]:
-    """Parse the object on a line; a DocumentError says why there is none."""
+    """Parse the object on a line. Raises a DocumentError if there is none."""
     try:
         record = json.loads(line.decode(), object_pairs_hook=_unique_fields)
     except UnicodeDecodeError as error:
@@ -215,7 +215,7 @@ def read_record(line: bytes) -> dict[str, object]:
 
 
 def read_records(lines: Iterable[bytes]) -> tuple[list[dict[str, object]], Faults]:
-    """Parse the objects on lines; an invalid line has no fields, and an error."""
+    """Parse the objects on lines. Returns (records, faults): an invalid line has an empty record and a fault."""
     records, faults = list[dict[str, object]](), Faults()
     for row, line in enumerate(lines):
         try:

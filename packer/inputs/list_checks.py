@@ -128,7 +128,7 @@ def leave_out(batch: Batch, columns: Columns, faults: Faults, *, skips: bool) ->
 
 
 def _without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
-    """Empty the lists of documents of a batch, whatever they hold."""
+    """Empty the lists of some documents of a batch."""
     if not faults:
         return batch
     kept = np.ones(len(batch.input_ids), np.bool_)
@@ -147,7 +147,7 @@ def _emptied(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
 
 
 def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
-    """Make lists of these lengths, with offsets as wide as those of a list type."""
+    """Make lists of these lengths: large lists if `kind` is one."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(as_arrow(offsets.astype(np.int64)), values)
@@ -349,7 +349,7 @@ def runs(lists: pa.Array) -> Iterator[slice]:
 
 
 def values_of(lists: pa.Array) -> pa.Array:
-    """Return the values of lists without nulls end to end, without those outside the slice."""
+    """Return the values of lists without nulls, one list after the other."""
     if pa.types.is_fixed_size_list(lists.type):
         size = lists.type.list_size
         return lists.values.slice(lists.offset * size, len(lists) * size)

@@ -41,7 +41,7 @@ _BLOCK = np.dtype([("start", "<i8"), ("header", "<i4"), ("unused", "<i4"), ("bod
 
 
 def map_file(path: AnyPath) -> pa.Buffer:
-    """Map an Arrow file into memory; of an object, only the messages' headers, see `packer.stores.mirror`."""
+    """Map an Arrow file into memory. Of an object, only the headers of messages are fetched."""
     if isinstance(path, RemotePath):
         found = path.pinned()
         return _with_headers(found, found.stat().etag)[0]
@@ -105,7 +105,7 @@ class FileState:
 
 
 def _unchanged(path: AnyPath, name: str, size: int) -> FileState:
-    """Unpickle a `FileState`; a SourceError if the file is missing or has another size."""
+    """Unpickle a `FileState`. Raises a SourceError if the file is missing or has another size."""
     try:
         found = path.stat().st_size
     except OSError as error:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableInMemory:
-    """Record batches of a table, each of them a slice of one chunk per column; pickled by value."""
+    """Record batches of a table. Each is a slice of one chunk per column. Pickled by value."""
 
     owner: pa.Table | DatasetsTable
     """A table of `datasets` maps its files again when it is unpickled."""
@@ -53,7 +53,7 @@ class TableInMemory:
 
     @classmethod
     def of(cls, owner: pa.Table | DatasetsTable, names: Sequence[str], tokens: Sequence[str] = ()) -> TableInMemory:
-        """Describe columns of a table, of which some hold tokens or labels."""
+        """Describe the columns `names` of a table; the columns `tokens` hold tokens or labels."""
         columns = {name: _table(owner).column(name).iterchunks() for name in names}
         chunk_ends = {name: np.cumsum([*map(len, chunks)], dtype=np.int64) for name, chunks in columns.items()}
         ends = np.unique(np.concatenate([np.zeros(0, np.int64), *chunk_ends.values()]))
@@ -118,7 +118,7 @@ def _files_of(owner: pa.Table | DatasetsTable) -> tuple[FileState, ...]:
 
 
 BatchStore: TypeAlias = MappedFile | TableInMemory
-"""Record batches in order, none of them empty; several threads may read them at the same time."""
+"""Record batches in order, none empty. Several threads may read them at the same time."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +202,9 @@ class RecordColumn(ValueColumn):
 def chunks_with(
     store: BatchStore, name: str, lists: NDArray[np.int64]
 ) -> Iterator[tuple[pa.Array, NDArray[np.int64], slice]]:
-    """Yield a column of each record batch that has some of these lists, given in ascending order.
+    """Yield a column of each record batch that has some of `lists`, which are ascending.
 
-    Each array comes with the numbers of the lists in it, and the place of these among all that are given.
+    Yields (array, numbers, place): `lists[place]` are in the array, at these numbers.
     """
     numbers = np.searchsorted(store.ends, lists, side="right")
     wanted, firsts = np.unique(numbers, return_index=True)
@@ -229,7 +229,7 @@ class TokenTable:
     """(documents,) tokens in each document."""
 
     lists: NDArray[np.int64] | NDArray[np.uint64] | None
-    """List of each document: document i is list lists[i] of the columns; None if it is list i."""
+    """List of each document in the columns; None if document i is list i."""
 
     extra: Mapping[str, ValueColumn]
     """Requested extra columns by name, with one value per list."""
@@ -238,7 +238,7 @@ class TokenTable:
     """Index of the first document in the whole source."""
 
     def lists_of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the list of the columns that each of these documents is."""
+        """Return the lists in which these documents are."""
         return documents if self.lists is None else self.lists[documents].astype(np.int64)
 
 
@@ -258,7 +258,7 @@ class MappedLists:
 
     input_ids: str
     labels: str | None
-    """Name of the column with the labels, possibly that with the tokens; None if there are no labels."""
+    """Name of the column with the labels, which may be `input_ids`; None if there are no labels."""
 
     extra: tuple[str, ...]
     origin: Places | None = None
@@ -309,9 +309,9 @@ class MappedLists:
         return (dict(zip(names, arrays, strict=True)) for arrays in self.chunks(*names))
 
     def lengths(self, columns: Columns) -> Iterator[NDArray[np.int32]]:
-        """Yield the lengths of about a million documents at a time; a DocumentError, with its place, if one is invalid.
+        """Check the documents, and yield the lengths of about a million at a time.
 
-        Token values are not checked, which gathering does.
+        Raises a DocumentError, with its place, if a document is invalid. Gathering checks values of tokens.
         """
         labels = () if self.labels is None else (self.labels,)
         names = (self.input_ids, *labels, *(name for name in columns.per_token if name in self.extra))
@@ -336,7 +336,7 @@ class MappedLists:
             yield np.concatenate(parts)
 
     def place(self, row: int) -> str:
-        """Return the location of a document, such as "rows.jsonl line 18"."""
+        """Return the location of a document in its file, such as "rows.jsonl line 18"."""
         if self.numbers is not None:
             row = RecordColumn.of(self.numbers, self.stores).at(np.array([row]))[0].as_py()
         return self.places.place(row)

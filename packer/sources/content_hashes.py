@@ -1,7 +1,7 @@
-"""Hashes of the contents of documents, by which `--holdout` decides which of them are held out.
+"""Hashes of the contents of documents, by which `--holdout` holds documents out.
 
-The hash is that of the token ids alone, so copies of a document always go together, in whatever file they are. The
-documents of a record have one hash, that of all their tokens.
+A document is hashed by its token ids alone, so copies of it always go together, in any file. All documents of a record
+have one hash, of all their tokens.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ _TOGETHER = 4 << 20  # tokens that are copied together
 
 
 def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
-    """Return the hash of each document, from 0 to HASHES - 1; -1 for those without tokens.
+    """Return the hash of each document, from 0 to HASHES - 1, or -1 for an empty one.
 
-    It is xxh3-64 of the token ids as little-endian int32, those of all documents of a record one after the other,
-    without its lowest bits. Raises a SourceError if a token id is out of range; `describe` names a document of the
-    source.
+    The hash is xxh3-64 of the token ids of its record, as little-endian int32, without the lowest bits. Raises a
+    SourceError if a token id is out of range; `describe` names a document of the source.
     """
     if options.numbers_records:  # hashed when their records were decoded
         lists = table.lists_of(np.arange(len(table.lengths)))
@@ -93,7 +92,7 @@ def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], 
 
 
 def left_out(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.bool_] | None:
-    """Return which documents have tokens, but a hash of the other side; None if no documents are held out."""
+    """Return which documents belong to the other side of `--holdout`; None if no documents are held out."""
     if options.holdout is None:
         return None
     hashes = content_hashes(table, options, describe)

@@ -1,4 +1,4 @@
-"""Pieces of inputs that cannot be mapped: their streams, checkpoints rejected documents and size."""
+"""Pieces of inputs that cannot be mapped: their streams, checkpoints, rejected documents and size."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Piece:
     """Columns of the stream."""
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """Return the facts of the checkpoint; a FileNotFoundError if it is missing, damaged or of other content."""
+        """Return the facts of the checkpoint. Raises a FileNotFoundError if it is missing or does not fit."""
         checkpoint = checkpoint_of(store_at(self.path.parent).get(self.checkpoint_path.name))
         if checkpoint is None or checkpoint.facts["made_from"] != self.made_from:
             raise FileNotFoundError(errno.ENOENT, "there is no such checkpoint", str(self.checkpoint_path))
@@ -107,7 +107,7 @@ class Piece:
         return self.path.with_suffix(".rejected")
 
     def open(self, columns: Columns | None = None) -> MappedLists:
-        """Map the stream, with all of its columns or some of them."""
+        """Map the stream, with all columns or these."""
         with reading_copy(self.path.parent, self.input.file.name):
             opened = ArrowReader.open_lists(self.path, str(self.path), columns or self.columns)
             assert isinstance(opened, MappedLists)
@@ -124,9 +124,8 @@ def write_stream(
 ) -> str:
     """Write the checked batches of an input as a stream, which gets its name when it is complete; return its hash.
 
-    `columns` has the names in the stream. Extra columns get types that hold all of their values; a DocumentError is
-    raised for a value that no type of its column holds. Unless `sync`, the stream need not survive a crash of the
-    system.
+    `columns` has the names in the stream. Raises a DocumentError if values of an extra column have no common type.
+    Unless `sync`, the stream need not survive a crash of the system.
     """
     kinds: dict[str, pa.DataType] = {}  # that hold the values of all batches so far
     made = _record_batches(batches, columns, kinds, has_labels=has_labels)
@@ -307,7 +306,7 @@ class SpillSize:
     bytes: int
     """Bytes of decoded documents still to be written."""
     tokens: int
-    """Tokens of all decoded documents, including those decoded before."""
+    """Tokens of all decoded documents, also of documents decoded before."""
     sampled: bool
     """Whether the estimate rests on the first blocks of some files; if not, it is an upper bound."""
 

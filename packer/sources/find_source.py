@@ -75,7 +75,7 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
 
 
 def _find_several(source: PathList, split: str | None) -> Found:
-    """Find the files of several paths. A split is chosen in every folder; files are read whatever their names."""
+    """Find the files of several paths. A split is chosen in every folder, and does not concern single files."""
     folders = [_is_folder(path) for path in source.paths]
     if split is not None and not any(folders):
         raise no_splits(f"{source} are files", split)
@@ -151,7 +151,7 @@ def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
 
 
 def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
-    """Name the files of a source relative to its root; raises a PackerError if there are none or one is special."""
+    """Name the files of a source relative to its root. Raises a PackerError if there are none or one is special."""
     if not files:
         raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
     named = [(pinned(file), _relative(file, root)) for file in files]
@@ -200,7 +200,7 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
 
 
 def _tree(folders: Iterable[AnyPath]) -> Iterator[AnyPath]:
-    """Yield folders and their subfolders, each once whatever links lead to it; real folders before linked ones."""
+    """Yield folders and their subfolders, each once although links may lead to it. Real folders come first."""
     real, links = deque(folders), deque[AnyPath]()
     seen: set[str] = set()
     repeated = []
@@ -233,10 +233,9 @@ def _name_bytes(path: AnyPath) -> bytes:
 
 
 def join_files(name: str, found: Sequence[Found]) -> Found:
-    """Join the files that were found at several paths, in the order of the paths; refuse a file that is at two of them.
+    """Join the files that were found at several paths, in this order. Raises a PackerError if a file is at two paths.
 
-    Files are named relative to the deepest folder that holds all of them, so that their names do not change when all of
-    them are moved together.
+    Files are named relative to their deepest common folder, so names do not change when the files are moved together.
     """
     origins: dict[str, str] = {}
     for each in found:
@@ -258,7 +257,7 @@ def join_files(name: str, found: Sequence[Found]) -> Found:
 
 
 def _place(path: AnyPath) -> str:
-    """Return an absolute path; that of an object begins with its store."""
+    """Return an absolute path. The path of an object begins with its store."""
     return os.path.abspath(path) if isinstance(path, Path) else f"/{path}"  # noqa: PTH100 (resolve would follow links)
 
 
@@ -291,9 +290,9 @@ def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]], split: str | None) -> Sequence[str]:
-    """Return the files of the requested split, or of the only one; `files` counts all, including those in no split.
+    """Return the files of the requested split, or of the only one. `files` is the number of all files.
 
-    An OtherSourceError is raised if the split does not exist, or must be chosen.
+    Raises an OtherSourceError if the split does not exist, or must be chosen.
     """
     outside = files - len({name for names in splits.values() for name in names})
     if split is None and len(splits) > 1:

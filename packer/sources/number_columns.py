@@ -148,7 +148,7 @@ def _check_lengths(values: Sequence[object], column: str) -> None:
 def _input(
     file: SourceFile, path: AnyPath | None, lengths: Sequence[NDArray[np.int32]], extra: Mapping[str, pa.ChunkedArray]
 ) -> MappedLists:
-    """Return documents of these lengths, as lists whose values take no bytes."""
+    """Return documents of these lengths as lists. Their values take no memory."""
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int32), *lengths]), dtype=np.int64)])
     values = pa.Array.from_buffers(NO_BYTES, int(offsets[-1]), [None, pa.py_buffer(b"")])
     table = pa.table({_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values), **extra})
@@ -248,7 +248,7 @@ def check_numbers(batch: Batch, *, columns: Columns, numbers: tuple[str, ...], s
 
 
 def _numbers(values: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
-    """Return values, which are whole numbers, as integers; those that are not kept may be anything and become 0."""
+    """Return whole numbers as integers. Values that are not `kept` may be anything, and become 0."""
     kind = values.type if pa.types.is_integer(values.type) else pa.int64()
     if not (kind.equals(values.type) or pa.types.is_floating(values.type)):  # none is kept
         return as_arrow(np.zeros(len(values), np.int64))

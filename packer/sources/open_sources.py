@@ -43,7 +43,10 @@ def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
 
 
 def open_source(source: SourceLike, options: ReadOptions) -> Source:
-    """Open a source without reading its documents; a PackerError if it is missing, unreadable or lacks a column."""
+    """Open a source without reading its documents.
+
+    Raises a PackerError if the source is missing, unreadable or lacks a column.
+    """
     if is_array_file(source):
         if options.lengths_column is None:
             raise PackerError(
@@ -104,7 +107,7 @@ def open_packed_source(
 
 
 def _listed_source(folder: AnyPath, source: SourceLike | Sequence[SourceLike]) -> SourceLike:
-    """Return the one source, of which several paths may be given; refuse others."""
+    """Return the source; several paths are one. Raises a PackerError for several sources."""
     sources: list[SourceLike] = list(source) if isinstance(source, (list, tuple)) else [source]
     paths = [each for each in sources if isinstance(each, (str, Path))]
     if paths and len(paths) == len(sources):
@@ -184,7 +187,7 @@ def _refuse_other_source(dataset: str, recorded: SourceIdentity, found: SourceId
 
 
 def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
-    """Raise a PackerError if the files are those that were packed, in another order."""
+    """Raise a PackerError if the packed files are given in another order."""
     names = [file.name for file in manifest.source.files]
     found = [file.name for file in opened.files]
     if names != found and sorted(names) == sorted(found):
@@ -195,7 +198,10 @@ def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
 
 
 def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> ReadOptions:
-    """Return the options of the pack, with the path or Hub id of the tokenizer; a PackerError if it is not known."""
+    """Return the options of the pack, with the path or Hub id of the tokenizer.
+
+    Raises a PackerError if the tokenizer is not known.
+    """
     options = manifest.options
     if tokenizer is None:
         name = options.tokenizer

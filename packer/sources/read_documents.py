@@ -127,11 +127,11 @@ class DocumentReader:
         return self._ends[-1]
 
     def describe(self, document: int) -> str:
-        """Return the name of a document that has been read, see `Source.describe`."""
+        """Return the name of a document that has been read (`Source.describe`)."""
         return self.source.describe(document, self._rows)
 
     def tables(self) -> Iterator[TokenTable]:
-        """Yield all documents in order, checked, in tables of bounded memory; a SourceError if one is invalid."""
+        """Yield all documents in order, in tables of bounded memory. Raises a SourceError if a document is invalid."""
         source = self.source
         stage = "lengths" if source.mapped else "tokenize" if source.encoder else "decode"
         total = sum(file.bytes for file in source.files)

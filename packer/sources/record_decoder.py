@@ -1,4 +1,4 @@
-"""Records that make one document or several: decoded, those that cannot be used left out, and joined to trees."""
+"""Decode records to documents, leave out records that cannot be used, and join documents to trees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecordDecoder:
     skips: bool
     """Whether records that cannot be used are rejected."""
     numbers: tuple[str, ...] = ()
-    """Columns among those that are kept which hold numbers."""
+    """Kept columns that hold numbers."""
 
     def __call__(self, block: tuple[Block, int]) -> Batch:
         """Decode a block."""
@@ -53,10 +53,10 @@ class RecordDecoder:
         return batch._replace(done=done, extra=extra, rejected=rejected, lines=lines)
 
     def _decoded(self, records: BlockRecords, faults: Faults) -> tuple[Batch, dict[str, pa.Array]]:
-        """Decode records at once, or one by one if some cannot be used, whose errors are added to `faults`.
+        """Decode records at once, or one by one if some cannot be used; their errors are added to `faults`.
 
-        These have those of records that could not be read. A DocumentError is raised if no type holds all values of a
-        kept column.
+        Returns the documents and the kept columns. Raises a DocumentError if values of a kept column have no common
+        type.
         """
         try:
             if faults:
@@ -88,8 +88,8 @@ class RecordDecoder:
 
 
 REPEATED, SAVED = "repeated", "saved"
-"""Counts of `Batch.counts`: tokens with which documents repeat the beginning of another one of their record, and those
-that are left out where trees store them once."""
+"""Counts of `Batch.counts`: tokens that repeat the beginning of another document of the record, and tokens that trees
+save by storing beginnings once."""
 
 
 def numbers_within(records: NDArray[np.int64]) -> pa.Array:

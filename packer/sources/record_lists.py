@@ -34,8 +34,8 @@ def _empty(count: int = 1) -> pa.Array:
 def open_records(found: Found, options: ReadOptions) -> Source:
     """Open a dataset of records of several tokenized documents, whose shared beginnings are stored once.
 
-    These are lists of lists, or preference pairs, of which each makes a tree of two documents. A PackerError is raised
-    if a column is missing, or has another type.
+    A record holds lists of lists, or a preference pair, which makes a tree of two documents. Raises a PackerError if a
+    column is missing, or has another type.
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
     kept, skips, numbered = columns.extra, options.on_error == "skip", not options.pairs
@@ -116,7 +116,7 @@ def _is_nested(value: object) -> bool:
 
 
 def _documents(columns: Columns, records: BlockRecords) -> Batch:
-    """Return the documents of records; a DocumentError with the number of the first record that has a fault."""
+    """Return the documents of records. A DocumentError has the number of the first record with a fault."""
     tokens, labels = (_nested(records, column) for column in columns[:2])
     counts = list_lengths(tokens)
     wrong = np.flatnonzero(counts != list_lengths(labels))
@@ -144,7 +144,7 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
 
 
 def _nested(records: BlockRecords, column: str) -> pa.Array:
-    """Return a column as lists of lists of int64; a DocumentError with the number of the first record that is none."""
+    """Return a column as lists of lists of int64. A DocumentError has the number of the first record with a fault."""
     if isinstance(records, pa.RecordBatch):
         values = as_plain(records.column(column))
     else:

@@ -1,4 +1,4 @@
-"""Segments of packed rows by document: those of a range of documents are read without holding all of them.
+"""Segments of packed rows by document: a range of documents is read without holding all segments in memory.
 
 Rows hold documents in random order. Their segments are distributed to files in a temporary folder, each for a range of
 documents that have about a million segments, which are sorted when they are read.

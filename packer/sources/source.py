@@ -70,7 +70,7 @@ class Source:
     """Columns to read from every input."""
 
     encoder: Encoder | None = field(default=None, compare=False)
-    """What tokenizes text; None for tokens."""
+    """Tokenizes text; None if the source holds tokens."""
 
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
@@ -101,7 +101,7 @@ class Source:
 
     @property
     def text(self) -> TextIdentity | None:
-        """Everything that shapes the tokens of text, for the manifest; None for tokens."""
+        """Everything that shapes the tokens of text, for the manifest; None if the source holds tokens."""
         return None if self.encoder is None else self.encoder.identity
 
     @property
@@ -142,7 +142,7 @@ class Source:
     def describe(self, document: int, rows_of_inputs: Sequence[int | None]) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)".
 
-        The numbers of documents in the inputs are those read so far: None for inputs that were not read to their end.
+        `rows_of_inputs` has the number of documents in each input, or None for inputs not read to their end.
         """
         number = document
         for input_, rows in zip(self.inputs, rows_of_inputs, strict=True):

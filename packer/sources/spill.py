@@ -113,7 +113,7 @@ def _decode(source: Source, folder: AnyPath, progress: Progress, engine: Engine)
 
 
 def _open_pieces(source: Source, pieces: list[Piece], columns: Columns) -> tuple[Input, ...]:
-    """Return the inputs of a source, with these columns of streams instead of those that were decoded."""
+    """Return the inputs of a source, with decoded streams in place of the inputs that were decoded."""
     inputs, opened = list(source.inputs), zip(pieces, open_all(pieces, columns), strict=True)
     for number, of_input in groupby(opened, key=lambda pair: pair[0].number):
         origin, parts = inputs[number], [part for _, part in of_input]
@@ -187,8 +187,8 @@ class _Decoding:
     def run(self, engine: Engine, progress: Progress) -> None:
         """Decode all pieces that are not decoded.
 
-        Raises the first error in the order of the source, as decoding one by one would; if processes share the work,
-        the first of those that this one decodes.
+        Raises the first error in the order of the source. If processes share the work, only pieces of this process
+        count.
         """
         numbers = range(len(self.pieces))
         runner, task = engine, self
@@ -216,7 +216,7 @@ class _Decoding:
         return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
 
     def decoded(self, numbers: Sequence[int]) -> list[int]:
-        """Return which of these pieces have been decoded, and by the library if that alone tokenizes."""
+        """Return which of these pieces have been decoded, by the library alone if `by_library`."""
         pieces = [self.pieces[number] for number in numbers]
         found = store_at(pieces[0].path.parent).each(self._is_decoded, pieces) if pieces else []
         return [number for number, is_decoded in zip(numbers, found, strict=True) if is_decoded]
@@ -256,7 +256,7 @@ class _Decoding:
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:
-        """Name the document in errors of a piece; those of a mapped input (-1) are left to `one_type`."""
+        """Name the document in errors of a piece. Errors of a mapped input (-1) are left to `one_type`."""
         try:
             yield
         except DocumentError as fault:

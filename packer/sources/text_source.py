@@ -48,8 +48,8 @@ def open_text(found: Found, options: ReadOptions) -> Source:
 
     The text is in the column that the options name, or prompt and completion in two joined by a comma; by default in
     `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`, whichever
-    exists. Preference pairs, of which each makes a tree of two documents, are read from `chosen`, `rejected` and, if it
-    exists, `prompt`, or those it names.
+    exists. A preference pair makes a tree of two documents. It is read from `chosen`, `rejected` and, if it exists,
+    `prompt`, or from the columns that the options name.
 
     Columns to keep have a value for each document. So has the column "turn_starts", with the tokens at which turns
     of chats begin, unless it is known that documents are not split there.
@@ -151,7 +151,7 @@ def _refuse_json(reader: Reader, records: Records) -> None:
 
 
 def _records_of(fields: Fields | None, reader: Reader, text_column: str | None, *, pairs: bool) -> Records | None:
-    """Return the columns that hold the text, given a schema or a record of a file; None without any."""
+    """Return the columns that hold the text, given a schema or a record. Returns None if there are no fields."""
     if fields is None:
         return None
     file = reader.file.name
@@ -172,9 +172,9 @@ def _records_of(fields: Fields | None, reader: Reader, text_column: str | None, 
 
 
 def _usable_records(reader: Reader, tell: Callable[[Fields], Records | None]) -> Records | None:
-    """Return the columns that hold the text, given the first record from which they are known; None without records.
+    """Return the columns that hold the text, by the first record that tells. Returns None if there are no records.
 
-    If they are not known from any of the first records, the error for the first of them is raised.
+    Raises the error of the first record if none of the first records tells.
     """
     first: PackerError | None = None
     for fields in islice(reader.samples(), _SAMPLES):

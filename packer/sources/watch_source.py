@@ -35,7 +35,7 @@ class Watch:
         return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
 
     def of_mapped(self, spilled: Source) -> Watch:
-        """Watch only files that are still read, not those that have been decoded."""
+        """Watch only files that are still read. Decoded files may change."""
         inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
         read = {input_.path for input_ in inputs}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
