@@ -214,8 +214,8 @@ def test_a_source_stays_mapped_if_its_masks_are_all_ones(tmp_path, kind):
     ones = [[1] * len(tokens) for tokens in columns["input_ids"]]
     source = write(tmp_path, kind, {**plain, "attention_mask": ones, "assistant_masks": ones})
     opened = open_source(source)
-    assert opened.mapped == (kind not in ("parquet", "jsonl"))
-    assert opened.has_labels == (kind in ("parquet", "jsonl"))
+    assert opened.mapped == (kind not in ("parquet", "jsonl", "shuffled"))
+    assert opened.has_labels != opened.mapped
     packer.pack(source, tmp_path / "out", max_len=64)
     found = {d: tokens for d, _, tokens, *_ in segments_with(packer.load(tmp_path / "out"))}
     assert [found.get(d, []) for d in range(100)] == columns["input_ids"]
