@@ -24,9 +24,6 @@ Embedding: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 BY_LONGEST = ("dynamic", "longrope")
 """Types of RoPE whose frequencies transformers derives from the longest document of a batch."""
 
-FIXED_ROPE = ("axial", "default", "linear", "llama3", "proportional", "yarn")
-"""Types of RoPE whose frequencies do not depend on lengths."""
-
 _configs: weakref.WeakValueDictionary[int, PretrainedConfig] = weakref.WeakValueDictionary()
 """Configs, by id, of the models that `use_document_frequencies` was called with."""
 

@@ -75,16 +75,7 @@ def masked_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights:
     """Return the summed cross-entropy of the masked tokens over `num_items`; like `causal_lm_loss` without a shift.
 
     Use it instead of the loss of a Hugging Face masked language model, which averages over each batch and ignores
-    `num_items_in_batch`.
-
-    Args:
-        logits: shape (B, T, vocabulary), any floating dtype; the loss has the same dtype.
-        labels: int64, shape (B, T), -100 for no loss: the labels of `collate(..., mlm=...)`.
-        num_items: result of `num_items_in_batch`, for batches with the same kind of weights.
-        weights: shape (B, T), aligned with the labels.
-
-    Returns:
-        A scalar. Multiply it by the number of ranks if gradients are averaged over them (DDP, FSDP).
+    `num_items_in_batch`. The labels are those of `collate(..., mlm=...)`; all else is as in `causal_lm_loss`.
     """
     from torch.nn.functional import cross_entropy
 
