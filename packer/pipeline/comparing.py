@@ -20,9 +20,9 @@ from packer.manifest_fields import Account, PlanTotals
 from packer.options import RowOptions
 from packer.paths import expanded, is_histogram
 from packer.pipeline.collect_figures import Measured, measure
-from packer.plan.cutting import cut_by_policy
 from packer.plan.groups import least_rows
 from packer.plan.make_plan import needs_documents
+from packer.plan.segment_reader import SegmentReader
 from packer.progress import Progress, silent
 from packer.report.dataset_figures import Comparison, Figures
 from packer.report.length_figures import tokens_of
@@ -95,7 +95,7 @@ def _read_corpus(source: SourceLike, options: RowOptions, progress: Progress) ->
         return _corpus_of_counts(Path(str(source)), options)
     measured = measure(source, options, progress)
     lengths = measured.lengths
-    segments = cut_by_policy(lengths, options)
+    segments = SegmentReader(options=options, documents=len(lengths), lengths=lengths).all_segments()
     after_start = np.maximum(lengths - options.max_len, 0).sum(dtype=np.int64) if options.long == "split" else 0
     return _Corpus(
         account=segments.account,

@@ -172,7 +172,7 @@ def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
 def _checked_documents(mapped: Source, options: PackOptions, progress: Progress) -> Documents:
     """Check every document of a mapped source, and warn of what would silently ruin a training run."""
     _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
-    documents = read_documents(mapped, progress, hold_lengths=options.is_planned_whole)
+    documents = read_documents(mapped, progress)
     refuse_all_rejected(documents)
     warn_of_padding(mapped)
     warn_of_unstopped(documents.counts)

@@ -96,19 +96,6 @@ def cut_table(
     return _without_untrained(_split_at_turns(segments, table, options, describe), table, options, describe)
 
 
-def cut_by_policy(
-    lengths: NDArray[np.int32],
-    options: CutOptions,
-    *,
-    table: TokenTable | None = None,
-    describe: Callable[[int], str] = "document {:,}".format,
-) -> Segments:
-    """Cut all documents of a source by `cut_table`, or by lengths alone; raise a SourceError if nothing is left."""
-    segments = cut_lengths_of(options, lengths) if table is None else cut_table(table, options, describe)
-    require_segments(segments.account, int(segments.histogram.sum()), options)
-    return segments
-
-
 def require_segments(account: Account | None, segments: int, options: CutOptions) -> Account:
     """Return the account of a source, or raise a SourceError with the reason why it has no segments to pack."""
     if account is None:

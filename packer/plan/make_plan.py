@@ -16,7 +16,6 @@ from packer.algorithms.jit import prepare_for
 from packer.checkpoints import Checkpoints
 from packer.engine import Engine
 from packer.options import RowOptions
-from packer.plan.cutting import cut_by_policy
 from packer.plan.order_plan import plan_in_order
 from packer.plan.plan_partitions import plan_partitions, survey
 from packer.plan.rows import Plan
@@ -74,9 +73,9 @@ def plan_lengths(
     """
     prepare_for(documents=len(lengths))
     rows_per_shard = RowFormat.of(options).rows_in(options.shard_size)
-    if options.is_planned_whole:
-        return plan_whole(cut_by_policy(lengths, options), values, options, rows_per_shard=rows_per_shard)
     reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths)
+    if options.is_planned_whole:
+        return plan_whole(reader.all_segments(), values, options, rows_per_shard=rows_per_shard)
     engine = Engine(workers=threads)
     return _plan_by_tasks(Planning(reader=reader, rows_per_shard=rows_per_shard, engine=engine, progress=progress))
 

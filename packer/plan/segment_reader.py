@@ -14,7 +14,7 @@ from packer.checkpoints import Checkpoints
 from packer.engine import DecodePool, Engine
 from packer.manifest_fields import Account
 from packer.options import RowOptions
-from packer.plan.cutting import cut_lengths_of, cut_table
+from packer.plan.cutting import cut_lengths_of, cut_table, require_segments
 from packer.plan.segments import Segments, documents_of
 from packer.progress import Progress, silent
 from packer.sources.read_documents import Documents
@@ -51,6 +51,18 @@ class SegmentReader:
         source, documents = self.source, documents_of(ranges, np.arange(len(lengths)))
         part = replace(source.table, lengths=lengths, lists=source.table.lists_of(documents), first_document=0)
         return cut_table(part, self.options, lambda local: source.describe(int(documents[local])), ranges)
+
+    def all_segments(self) -> Segments:
+        """Cut all documents; raise a SourceError if nothing is left to pack, and as `segments` does."""
+        lengths = self.lengths
+        if lengths is None:
+            lengths = self.read_lengths(np.array([[0, self.documents]]))
+        if self.source is None or not self.options.reads_to_cut:
+            segments = cut_lengths_of(self.options, lengths)
+        else:
+            segments = cut_table(replace(self.source.table, lengths=lengths), self.options, self.source.describe)
+        require_segments(segments.account, int(segments.histogram.sum()), self.options)
+        return segments
 
     def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the lengths of the documents of some ranges: int32, in their order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,6 @@ from packer.checkpoints import Checkpoint, make_checkpoint
 from packer.errors import SourceError
 from packer.manifest_fields import REMEDY, GroupTotals, PlanTotals
 from packer.options import RowOptions
-from packer.plan.cutting import cut_by_policy
 from packer.plan.groups import least_rows, pack_by_group
 from packer.plan.rows import LocatedRows, even_cuts, solve_histogram
 from packer.plan.segment_reader import Planning
@@ -70,13 +69,11 @@ class DocumentValues:
 
 def plan_saved(documents: Documents, planning: Planning) -> WholePlan:
     """Plan rows with groups or limits; the whole plan is saved as one checkpoint, and then mapped."""
-    assert documents.lengths is not None
     options, rows_per_shard = planning.reader.options, planning.rows_per_shard
-    table = replace(documents.table, lengths=documents.lengths)
-    segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe)
+    segments = planning.reader.all_segments()
 
     def make() -> Checkpoint:
-        values = document_values(table.extra, options, documents.describe)
+        values = document_values(documents.table.extra, options, documents.describe)
         plan = plan_whole(segments, values, options, rows_per_shard=rows_per_shard)
         arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.values}
         return Checkpoint(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
