@@ -22,7 +22,7 @@ from packer.text.turn_ends import GenerationPrompts, StopTokens, next_messages
 
 
 class ChatTemplate:
-    """A tokenizer's chat template, or one given in its place; a PackerError if there is none."""
+    """Chat template of a tokenizer, or `source` in its place. Raises a PackerError if there is none."""
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         self.templates = Templates(tokenizer, source)
@@ -146,7 +146,7 @@ class ChatTemplate:
         return _without([self._written(one, one.chat.first, len(one.chat.messages))], self._masked(one))
 
     def _written(self, one: RenderedChat, first: int, last: int) -> Span:
-        """Find messages `first` to `last` - 1, after those before, which are rendered with the generation prompt."""
+        """Find messages `first` to `last` - 1, which follow the earlier messages and their generation prompt."""
         chat = one.chat
         before, end = self._rendered_prompt(chat, first), self._end(one, last)
         start = self._end_of(before, one, first, is_prompt=True)
@@ -168,7 +168,7 @@ class ChatTemplate:
         return [(ends[turn], ends[turn + 1]) for turn in turns]
 
     def _end(self, one: RenderedChat, count: int) -> int:
-        """Where the rendering of the first `count` messages ends in the whole."""
+        """Return the end of the rendering of the first `count` messages in the whole."""
         if count == 0:
             return 0
         if count == len(one.chat.messages):
@@ -215,7 +215,7 @@ class ChatTemplate:
             )
 
     def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
-        """Where in the whole a rendering of its beginning ends: `part`, before or up to message `turn`.
+        """Return the end of `part` in the whole: the rendering of the messages before or up to `turn`.
 
         With `is_prompt`, it is the model's input before it writes this message.
         """
@@ -236,7 +236,7 @@ class ChatTemplate:
         )
 
     def _without_beginning(self, chat: Chat) -> DocumentError:
-        """The error for a trained first message, if the template needs a message before it."""
+        """Return the error for a trained first message, if the template needs a message before it."""
         return self._unlocated(
             f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
             "where that begins",
@@ -244,7 +244,7 @@ class ChatTemplate:
         )
 
     def _unlocated(self, problem: str, remedy: str = "") -> DocumentError:
-        """The error if it is not known what the assistant wrote, with what always helps after another remedy."""
+        """Return the error for answers that cannot be located. `remedy` comes before the remedies that always help."""
         always = f"{self.templates.choice}, mark answers with {{% generation %}}, or set --train-on all"
         return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
 

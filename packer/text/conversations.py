@@ -41,12 +41,12 @@ _NO_TEXT = {"role", "name", "weight", "train"}
 
 
 def record_error(message: str, reason: Reason, listed: str = "") -> DocumentError:
-    """Return the error for a record, whose number is added where records are counted; see `DocumentError`."""
+    """Return the error for a record. Its number is added where records are counted."""
     return DocumentError(0, message, reason=reason, listed=listed)
 
 
 def _wrong_type(where: str, value: Any, expected: str) -> DocumentError:
-    """The error for a value of another type than expected, or for null."""
+    """Return the error for a value of another type than expected, or for null."""
     what = "null" if value is None else f"a {type(value).__name__}"
     return record_error(f"{where} is {what} where {expected}", "missing_value" if value is None else "wrong_type")
 
@@ -67,7 +67,7 @@ class Chat:
     """Numbers of messages that say that they are trained."""
 
     def each_answer(self) -> list[Chat]:
-        """Return a chat for each trained answer, which ends with it: the messages before are its prompt.
+        """Return a chat for each trained answer, with the messages before it as its prompt.
 
         Without trained answers, this is one chat without messages.
         """
@@ -77,7 +77,7 @@ class Chat:
         return [replace(chat, masked=frozenset()) for chat in ending] or [replace(self, messages=[], first=0)]
 
     def name_of(self, turn: int) -> str:
-        """The name of a message in errors: "message 1 (assistant)"."""
+        """Return the name of a message in errors: "message 1 (assistant)"."""
         return f"message {turn} ({self.messages[turn]['role']})" if turn < len(self.messages) else "the completion"
 
 
@@ -171,7 +171,7 @@ def _system_message(parts: Sequence[Sequence[Message]], system: Any) -> list[Mes
 def _weighted_messages(
     parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn
 ) -> tuple[list[int], list[int]]:
-    """Return the numbers of the messages that are context only, and of those that say that they are trained.
+    """Return (masked, required): messages that are context only, and messages that say that they are trained.
 
     Messages are counted through all columns.
 
@@ -350,7 +350,7 @@ def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any, where: str) -> Any:
-    """Return what a string of JSON holds, or another value as it is; a DocumentError if the string is not JSON."""
+    """Parse a string of JSON; other values stay as they are. Raises a DocumentError if the string is not JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
@@ -367,7 +367,7 @@ def holds_messages(text: Any) -> bool:
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools of a conversation, a list or JSON of one, None without tools; a DocumentError for others."""
+    """Return the tools of a conversation, given as a list or as JSON of one; None without tools."""
     tools = from_json(value, f"'{TOOLS}'") if isinstance(value, str) and value else value or None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise _wrong_type(f"'{TOOLS}'", tools, "a list of objects is expected")

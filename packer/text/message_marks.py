@@ -54,12 +54,12 @@ class RenderedChat:
     chat: Chat
     text: str
     ends: list[int] | None = None
-    """Where the renderings of its first message, its first two, ... end in the text; None if this rendering does not
-    show it."""
+    """Ends of the renderings of its first message, its first two, ... in the text; None if not known from this
+    rendering."""
     behind: str | None = None
-    """What the template writes after the last message; None if this rendering does not show it."""
+    """Text that the template writes after the last message; None if not known from this rendering."""
     generated: list[tuple[int, int]] | None = None
-    """Spans in {% generation %} tags; None if there are no tags, or this rendering does not show them."""
+    """Spans in {% generation %} tags; None if there are no tags, or not known from this rendering."""
 
 
 def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, ends: bool = True) -> RenderedChat:
@@ -183,7 +183,7 @@ def split_at_marks(marked: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def misplaced() -> DocumentError:
-    """The error for a template in which the place of what the tags enclose is lost."""
+    """Return the error for a template that moves or changes what tags enclose."""
     return record_error(
         "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "
         "marks, so its place is not known; fix the template, or --train-on all",

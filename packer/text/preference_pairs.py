@@ -116,7 +116,7 @@ def _check_repeated(prompt: str | None, shared: list[Message], records: Records)
 
 
 def _no_answer(records: Records, where: str, role: str) -> DocumentError:
-    """The error for an answer that begins with another role's message than the assistant's."""
+    """Return the error for an answer that begins with a message of another role than the assistant."""
     if records.has_prompts:
         without = ",".join(records.columns)
         remedy = f"if the answers hold the prompt, too, leave it out by --text-column {without}"

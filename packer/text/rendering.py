@@ -35,7 +35,7 @@ _NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "retur
 
 
 class Templates:
-    """The chat templates of a tokenizer, or instead `source`: a template, or the name of a built-in one.
+    """Chat templates of a tokenizer, or in their place `source`: a template, or the name of a built-in one.
 
     A PackerError is raised if there is no template, one is not text, or a built-in one needs tokens that the tokenizer
     lacks.
@@ -58,7 +58,7 @@ class Templates:
         self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
         self.moment = datetime.now()
-        """The current time for templates, the same in all renderings."""
+        """Current time for templates, the same in all renderings."""
         self._takes_parts: dict[tuple[str, str], bool] = {}
 
     @cached_property
@@ -78,7 +78,7 @@ class Templates:
         return any("strftime_now" in names_in(source) for source in self.sources.values())
 
     def source_of(self, chat: Chat) -> str:
-        """Return the template for a chat: `tool_use` for tools, if there is one; a DocumentError if none fits."""
+        """Return the template for a chat: `tool_use` for tools, if it exists. Raises a DocumentError if none fits."""
         wanted = "tool_use" if chat.tools is not None and "tool_use" in self.sources else "default"
         if wanted not in self.sources:
             raise record_error(

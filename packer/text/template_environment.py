@@ -95,7 +95,7 @@ class Progress:
 
 
 class WatchedMessages(Sequence[Any]):
-    """The messages of a chat, all or without the first ones; names without underscores are open to templates."""
+    """Messages of a chat, or all but the first ones. Templates may use names without underscores."""
 
     def __init__(self, messages: list[Any], progress: Progress, left_out: int = 0) -> None:
         self._messages, self._progress, self._left_out = messages, progress, left_out
@@ -168,7 +168,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Generation(Extension):
-    """The tag `generation`, which writes what it encloses."""
+    """Tag `generation`, which writes what it encloses."""
 
     tags = {"generation"}  # noqa: RUF012, as jinja2 declares it
 

@@ -56,7 +56,7 @@ _KNOWN: dict[tuple[str, ...], RecordKind] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Records:
-    """The columns that make a document."""
+    """Columns that make a document."""
 
     kind: RecordKind
     columns: tuple[str, ...]

@@ -93,7 +93,7 @@ class Encoder:
         self.identity = self._identify(tokenizer, eos=options.eos)
         ends = [tokenizer.id_of(name) for name in ("pad_token", "eos_token")]
         self.pad_id = next((end for end in ends if end is not None), 0)
-        """The padding token, or the end of a sequence, or 0."""
+        """Padding token, else end-of-sequence token, else 0."""
         self._ending = self._tokens.suffix
         if options.eos and not self._ending and not records.conversational:
             if ends[1] is None:
@@ -160,7 +160,7 @@ class Encoder:
         return self._template is not None and self._template.templates.write_date
 
     def set_moment(self, moment: str) -> None:
-        """Let chat templates write this moment, in ISO format, as the current time, instead of that of opening."""
+        """Let chat templates write this moment, in ISO format, as the current time."""
         assert self._template is not None
         self._template.templates.moment = datetime.fromisoformat(moment)
         self.identity = replace(self.identity, moment=moment)

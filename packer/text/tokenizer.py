@@ -22,7 +22,7 @@ _OTHER = ("version", "truncation", "padding", "post_processor")
 
 
 class Content(NamedTuple):
-    """All that shapes the tokens of a tokenizer in Rust, however it was made, except for those around a text's own."""
+    """Everything that shapes the tokens of a text, of a tokenizer in Rust, but not the tokens added around them."""
 
     settings: dict[str, Any]
     """`added_tokens`, `normalizer`, `pre_tokenizer`, `decoder` and `model` as in a tokenizer.json, written in one way;
@@ -40,13 +40,13 @@ class Tokenizer:
     special_tokens: Mapping[str, str]
     """Special tokens by name, such as `eos_token`; chat templates read them by these names."""
     chat_template: Any = None
-    """A chat template, several by name, or whatever else the configuration has; None without one."""
+    """Chat template, or several by name, unchecked; None without one."""
     backend: RustTokenizer | None = None
-    """The tokenizer in Rust; None if there is none."""
+    """Tokenizer in Rust; None if there is none."""
     content: Content | None = None
     """Content of the tokenizer in Rust, if it was opened without transformers."""
     pretrained: PreTrainedTokenizerBase | None = None
-    """The tokenizer of transformers, which may do more than the one in Rust; None if it is not needed."""
+    """Tokenizer of transformers, which may do more than the one in Rust; None if it is not needed."""
     generation_ends: tuple[int, ...] = ()
     """Tokens at which the model stops, as its generation_config.json says; () without one."""
 
@@ -62,7 +62,7 @@ class Tokenizer:
 
     @property
     def special_texts(self) -> tuple[str, ...]:
-        """Texts of all special tokens, also of those without a name."""
+        """Texts of all special tokens, named or not."""
         added = (token.content for token in self._added.values() if token.special)
         return tuple({*self.special_tokens.values(), *added})
 

@@ -45,7 +45,7 @@ class MarkedText(NamedTuple):
     trained: list[Span] | None = None
     """What is trained, in order; None if everything is."""
     turn_starts: list[int] | None = None
-    """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
+    """Starts of messages, ascending from 0; None if not requested. Text before the first message belongs to it."""
     unstopped: int = 0
     """Number of answers that end without a trained stop token."""
     holds_special: bool = False
@@ -55,15 +55,15 @@ class MarkedText(NamedTuple):
 
     @property
     def places(self) -> list[int]:
-        """Where training begins and ends, alternately, and then where messages begin."""
+        """Starts and ends of what is trained, alternately, and then the starts of messages."""
         return [*chain.from_iterable(self.trained or ()), *(self.turn_starts or ())]
 
 
 class TokenPlaces(NamedTuple):
-    """TokenPlaces of characters among the tokens of their texts."""
+    """Places of characters among the tokens of their texts."""
 
     tokens: NDArray[np.int64]
-    """The first token that holds the character or a later one; the number of the text's tokens if none does."""
+    """First token that holds the character or a later one, or the number of tokens if none does."""
     inside: NDArray[np.bool_]
     """Whether that token holds characters before it, too."""
 
@@ -76,7 +76,7 @@ class Tokens(NamedTuple):
     ends: NDArray[np.int64]
     """Number of tokens up to the end of each text."""
     places: TokenPlaces
-    """Where the `places` of the texts are, if they were asked for, one text after the other."""
+    """Places of the `places` of the texts, if requested, one text after the other."""
     by_gigatoken: int = 0
     """Number of texts that gigatoken tokenized."""
 
@@ -200,7 +200,7 @@ class TextTokens:
 
     @cached_property
     def _bytes(self) -> TokenBytes | None:
-        """The bytes of tokens, if the tokens of most texts are the bytes of these, in order; checked for every text."""
+        """Bytes of tokens, if the tokens of most texts spell their bytes in order, which is checked for every text."""
         if self.backend is None or self.content is None or self.content.settings["model"]["type"] != "BPE":
             return None
         words = self.content.settings["pre_tokenizer"] or {}
@@ -227,7 +227,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _backend(tokenizer: Tokenizer) -> RustTokenizer | None:
-    """The tokenizer in Rust; None if there is none, or if the class around it does more than call it."""
+    """Return the tokenizer in Rust, or None if the class around it does more than call it."""
     backend = tokenizer.backend
     if tokenizer.pretrained is None or backend is None:
         return backend
@@ -254,7 +254,7 @@ def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 class TokenBytes:
-    """The bytes of each token of a byte-level tokenizer."""
+    """Bytes of each token of a byte-level tokenizer."""
 
     def __init__(self, backend: RustTokenizer) -> None:
         others = (byte for byte in range(256) if byte not in _PRINTED)

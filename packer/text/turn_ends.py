@@ -48,7 +48,7 @@ class GenerationPrompt:
 
 
 class GenerationPrompts:
-    """The generation prompts of chat templates, found once for all chats with the same tools and arguments."""
+    """Generation prompts of chat templates, found once for all chats with the same tools and arguments."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
@@ -101,7 +101,7 @@ class GenerationPrompts:
 
 
 class StopTokens:
-    """The tokens that end answers, for a tokenizer and its chat templates."""
+    """Tokens that end answers, by a tokenizer and its chat templates."""
 
     def __init__(self, templates: Templates, prompts: GenerationPrompts) -> None:
         self._templates = templates
@@ -112,7 +112,7 @@ class StopTokens:
 
     @property
     def ends_by_next_role(self) -> tuple[str, ...]:
-        """All tokens that end answers, if the marker of the next role is one of them; otherwise ()."""
+        """All tokens that end answers, if the marker of the next role does, otherwise ()."""
         chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
         return self._ends if "default" in self._templates.sources and self._following(chat) else ()
 
@@ -121,8 +121,9 @@ class StopTokens:
     ) -> tuple[str, list[Span] | None, int]:
         """Extend what is trained, None for all, by the stop tokens that follow answers.
 
-        Returns the chat's text, to which a stop token may have been appended; what is trained; and the number of
-        answers that end without a trained stop token. If chats are tagged, several spans may be parts of one answer.
+        Returns (text, trained, unstopped): the chat's text with an appended stop token if it needs one, what is
+        trained, and the number of answers that end without a trained stop token. If chats are tagged, several spans
+        may be parts of one answer.
         """
         chat, text = one.chat, one.text
         ends_with_answer = chat.messages[-1]["role"] == "assistant" and len(chat.messages) - 1 not in chat.masked
