@@ -66,7 +66,7 @@ def test_without_its_source_an_index_has_no_tokens(tmp_path):
     assert dataset.find(3) == packer.load(copy).find(3)
     with pytest.raises(PackerError, match=r"row 0 of the batch has no tokens, .* packer.load\(path, source=...\)"):
         next(packer.batches(dataset, rows=1))
-    with pytest.raises(PackerError, match="is an index without tokens: pack its source without --index-only"):
+    with pytest.raises(PackerError, match="is an index without tokens: pack its source without index_only"):
         packer.export(index, tmp_path / "exported", to="megatron")
     with pytest.raises(PackerError, match="holds its tokens, and source is for an index"):
         packer.load(copy, source=source)

@@ -297,7 +297,7 @@ TEXTS = {
         (b'text\na\n"b\n', "document 1 (rows.csv row 1): line 3: not valid CSV: unexpected end of data"),
         (b"text,text\na,b\n", "rows.csv: the header names the column 'text' twice"),
         (b"text\na\n\xff\n", "invalid UTF-8"),
-        (b"title\na\n", "rows.csv: no column 'text'"),
+        (b"title\na\n", "rows.csv: no column of text or chats that packer knows (found: title)"),
         (b"text\n", "empty dataset: 0 documents"),
         (b"", "empty dataset: 0 documents"),
     ],
