@@ -13,7 +13,8 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.output.job import Job
-from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
+from packer.paths import PathList
+from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.packing import pack as run_pack
 from tests.helpers.commands import run
 from tests.helpers.kept import KINDS as ALL_KINDS
@@ -91,7 +92,7 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
         found, made = predicted_and_packed(source, out, options)
         assert_alike(found, made)
         assert found.rows > dataset_figures(source, options=replace(options, limit=())).rows
-        lengths = row_lengths(source, options=options, max_lens=[32, 48])
+        lengths = dataset_figures(source, options=options, max_lens=[32, 48]).row_lengths
         assert lengths.lengths[-1].rows == found.rows
         sums = [int(row["images"].sum()) for row in packer.load(out)]
         [planned], [packed] = found.limits, packed_figures(out).limits
@@ -122,7 +123,7 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
         words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; use one type"
         options = PackOptions(max_len=8, group_by="group")
         with pytest.raises(PackerError, match=words):
-            dataset_figures(str(tmp_path / f"o*.{kind}"), options=options)
+            dataset_figures(PathList(tuple(paths)), options=options)
 
 
 # ---- by several algorithms ----

@@ -11,7 +11,6 @@ from packer.cli.run_summary import manifest_summary
 from packer.report.dataset_figures import Figures
 from packer.report.figure_tables import render_figures
 from packer.report.plain_text import duration_and_compiling, in_encoding
-from packer.report.row_figures import RowFigures
 from packer.shards.manifest import Manifest
 from tests.helpers.made_figures import figures_of, rows_of
 
@@ -55,12 +54,10 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def summary_of(
-    content: dict[str, Any], rows: RowFigures | None = None, *, verbose: bool = False, compiling: float = 0
-) -> str:
+def summary_of(content: dict[str, Any], *, verbose: bool = False, compiling: float = 0) -> str:
     manifest = Manifest.from_dict(content)
     took = duration_and_compiling(1.234, compiling)
-    return "\n".join(manifest_summary(manifest, rows=rows, output="OUT", took=took, verbose=verbose))
+    return "\n".join(manifest_summary(manifest, output="OUT", took=took, verbose=verbose))
 
 
 # Screens
@@ -141,7 +138,7 @@ def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
     for text in (
         render_figures(figures),
         summary_of(summary),
-        summary_of(summary, figures.row_figures, verbose=True),
+        summary_of(summary, verbose=True),
     ):
         assert max(map(len, text.splitlines())) <= 80, text
 

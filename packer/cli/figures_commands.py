@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -28,10 +28,6 @@ from packer.options.option import as_length
 from packer.paths import PathList, expanded, is_histogram
 from packer.stores import any_path
 from packer.system_errors import system_errors
-
-if TYPE_CHECKING:
-    from packer.report.dataset_figures import Figures, RowLengths
-
 
 ALL = "all"
 """Value of --algorithm that compares all algorithms."""
@@ -85,8 +81,7 @@ def stats(
     histogram: a file NAME.csv with the header length,count. Of several packed datasets, as in web-packed:0.7
     code-packed:0.3, it shows the shares in which packer.load combines them.
     """
-    from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
-    from packer.report.dataset_figures import Figures
+    from packer.pipeline.collect_figures import dataset_figures, packed_figures
     from packer.report.figure_tables import render_figures, render_row_lengths
     from packer.report.plain_text import in_encoding
 
@@ -98,32 +93,23 @@ def stats(
         _compare(source, max_len, page, values, as_json=as_json)
         return
     several = len(max_len) > 1
-    found: Figures | RowLengths | None
     with progress_bars() as progress:
-        collecting: dict[str, Any] = {"documents_per_step": batch_size, "progress": progress}
+        collecting: dict[str, Any] = {"documents_per_step": batch_size, "for_report": report is not None}
         if isinstance(source, str) and _is_packed(source):
             _refuse_lengths(source, max_len)
-            found = packed_figures(source, for_report=report is not None, decode=page.decoder(), **collecting)
+            found = packed_figures(source, decode=page.decoder(), progress=progress, **collecting)
         else:
-            collecting["options"] = PackOptions(
-                max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values)
-            )
-            collecting["max_lens"] = max_len if several else ()
-            if several and report is None:  # only what tells the lengths apart
-                found = row_lengths(source, **collecting)
-            else:
-                found = dataset_figures(source, for_report=report is not None, **collecting)
-        lines = []
-        if report is not None and isinstance(found, Figures):
-            lines = page.write(found)
-            found = found.row_lengths if several else found  # what is printed; everything else is in the report
-    assert found is not None
+            options = PackOptions(max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values))
+            max_lens = max_len if several else ()
+            found = dataset_figures(source, options=options, max_lens=max_lens, progress=progress, **collecting)
+        lines = page.write(found)
+    compared = found.row_lengths if several else None
     if as_json:
-        echo_json(found.to_json())
-    elif isinstance(found, Figures):
-        echo("\n".join([in_encoding(render_figures(found), sys.stdout.encoding), *lines]))
+        echo_json((compared or found).to_json())
+    elif compared is not None:
+        echo("\n".join([render_row_lengths(compared), *lines]))
     else:
-        echo("\n".join([render_row_lengths(found), *lines]))
+        echo("\n".join([in_encoding(render_figures(found), sys.stdout.encoding), *lines]))
 
 
 def _shares_of(dataset: tuple[str, ...]) -> list[str] | dict[str, float] | None:

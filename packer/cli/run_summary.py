@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer.manifest_fields import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
-from packer.report.figure_tables import row_facts
-from packer.report.plain_text import count_of, folded, number, percent, render_table
-from packer.report.row_figures import RowFigures
+from packer.report.plain_text import count_of, number, percent, render_table
 from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.stores import any_path
@@ -24,33 +21,14 @@ Fact = tuple[str, int | str | None, str]
 """A line of a summary: name, number and note. It is left out without a number, and, if it is indented, at 0."""
 
 
-_EXPLAINED = (
-    "pool: rows of documents that were left over in their partitions of the source.",
-    "mixed: share of the variance of lengths that is within rows; 0 if the documents of a row are equal in length.",
-    "attention: its share of the work of a 7B model, and the work of the largest row over the mean.",
-)
-"""What `--verbose` says about the figures that are in no other summary."""
-
-
 def pack_summary(written: Written[Manifest], took: str, *, verbose: bool) -> Iterator[str]:
-    """Yield the summary of `packer pack`; with `verbose`, also how mixed the rows are."""
-    rows = None
-    if verbose and isinstance(written.output, Path):  # in object storage, `packer stats` reads the boundaries
-        from packer.pipeline.collect_figures import sampled_rows
-
-        rows = sampled_rows(written.output, written.record)
-    return manifest_summary(written.record, output=str(written.output), took=took, rows=rows, verbose=verbose)
+    """Yield the summary of `packer pack`."""
+    return manifest_summary(written.record, output=str(written.output), took=took, verbose=verbose)
 
 
-def manifest_summary(
-    manifest: Manifest, *, output: str, took: str, rows: RowFigures | None = None, verbose: bool = False
-) -> Iterator[str]:
-    """Yield the number of rows, and what happened to every document and token.
-
-    `rows` says how mixed all rows or some of them are. With `verbose`, every figure is shown, and what it means;
-    otherwise zeros are left out.
-    """
-    yield from _rows_summary(manifest, output, took, rows=rows, verbose=verbose)
+def manifest_summary(manifest: Manifest, *, output: str, took: str, verbose: bool = False) -> Iterator[str]:
+    """Yield the number of rows, and what happened to every document and token; without `verbose`, no zeros."""
+    yield from _rows_summary(manifest, output, took, verbose=verbose)
     use = ""
     if manifest.options.lengths_column is not None:
         use = f"; packer.rows({output!r}) has the documents of each row"
@@ -61,15 +39,13 @@ def manifest_summary(
     yield f"Written to {output}{use}"
 
 
-def _rows_summary(
-    manifest: Manifest, output: str, took: str, *, rows: RowFigures | None, verbose: bool
-) -> Iterator[str]:
+def _rows_summary(manifest: Manifest, output: str, took: str, *, verbose: bool) -> Iterator[str]:
     options, totals, source = manifest.options, manifest.totals, manifest.source
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.rows, "row")
     yield f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {took}"
-    yield from _table(_facts(manifest, rows, verbose=verbose), verbose=verbose)
+    yield from _table(_facts(manifest, verbose=verbose), verbose=verbose)
     if verbose:
-        yield from map(folded, _EXPLAINED if rows is not None else _EXPLAINED[:1])
+        yield "pool: rows of documents that were left over in their partitions of the source."
 
     # What a user of the rows should know before training.
     if options.algorithm == "wrapped":
@@ -139,8 +115,8 @@ def _table(facts: Iterable[Fact], *, verbose: bool = False) -> list[str]:
     return [render_table(shown, align="<><")] if shown else []
 
 
-def _facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> Iterator[Fact]:
-    """Yield what happened to every document and token, and what the rows are like."""
+def _facts(manifest: Manifest, *, verbose: bool) -> Iterator[Fact]:
+    """Yield what happened to every document and token."""
     options, totals = manifest.options, manifest.totals
     yield "documents", totals.documents, f"{number(totals.documents_packed / totals.rows)} per row"
     yield "  split", totals.documents_split, f"{count_of(totals.segments, 'segment')} in all"
@@ -178,11 +154,6 @@ def _facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> Ite
         yield "  groups", groups.groups, f"of {options.group_by}{none}"
     if verbose:
         yield "  pool", totals.pool_rows, f"{percent(totals.pool_rows / packed)} of the rows"
-    if rows is not None:
-        for name, value, note in row_facts(rows):
-            yield f"  {name}", value, note
-        if rows.rows < packed:
-            yield "  sampled", rows.rows, "rows, for the two lines above"
     yield "shards", len(manifest.shards), byte_size(sum(shard.bytes for shard in manifest.shards))
 
 

@@ -219,11 +219,6 @@ class RowOptions(CutOptions):
         return self.group_by is not None or bool(self.limit)
 
     @property
-    def makes_own_rows(self) -> bool:
-        """Whether partitions pack their own documents, neither in source order nor in groups or under limits."""
-        return not self.is_planned_whole and not self.keeps_order
-
-    @property
     def value_columns(self) -> tuple[str, ...]:
         """The columns with a value per document that are read, in order to keep, limit or group by them."""
         group = () if self.group_by is None else (self.group_by,)

@@ -37,9 +37,6 @@ from packer.sources.record_decoder import REPEATED, SAVED
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
-SAMPLED_BATCHES = 128
-"""Number of record batches in the sample of a large dataset: 8,192 rows of 4,096 tokens with labels."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -97,12 +94,12 @@ def dataset_figures(
 ) -> Figures:
     """Collect the figures of a dataset, and of the rows that `pack` would make; nothing is written.
 
-    For a report, the row lengths `max_lens` are compared, and the rows are those of the smallest that suffices, or of
-    the largest; without any, the lengths around `options.max_len`. `documents_per_step` is for an optimizer step in
+    The row lengths `max_lens` are compared, and the rows are those of the smallest that suffices, or of the largest. A
+    report without any compares lengths around `options.max_len`. `documents_per_step` is for an optimizer step in
     unpacked training. Progress is in documents while files are read, and "plan" in tasks.
     """
     measured, compared = measure(source, options, progress), None
-    if for_report:
+    if for_report or max_lens:
         compared = _compare_lengths(measured, options, max_lens, documents_per_step, progress)
         if max_lens:
             options = (compared.smallest or compared.lengths[-1]).options
@@ -121,31 +118,17 @@ def dataset_figures(
         measured_rows=rows,
         repeated_tokens=_counted(measured, REPEATED),
         saved_tokens=_counted(measured, SAVED),
+        row_lengths=compared,
     )
     if rows is None or rows.profile is None:
         return figures
     shown = planned_rows(plan, chosen_rows(rows.profile), options.align)
-    return replace(figures, name=source_name(source), row_lengths=compared, shown_rows=shown)
+    return replace(figures, name=source_name(source), shown_rows=shown)
 
 
 def _counted(measured: Measured, name: str) -> int | None:
     """Return a sum of `Batch.counts` over the source; None if it has none."""
     return None if measured.documents is None else measured.documents.counts.get(name)
-
-
-def row_lengths(
-    source: SourceLike,
-    *,
-    options: RowOptions,
-    max_lens: Sequence[int],
-    documents_per_step: int = 64,
-    progress: Progress = silent,
-) -> RowLengths:
-    """Collect the figures of the rows that packing makes of a dataset, at each of several lengths.
-
-    Arguments are those of `dataset_figures`; the lengths are ascending, and replace that of the options.
-    """
-    return _compare_lengths(measure(source, options, progress), options, max_lens, documents_per_step, progress)
 
 
 def packed_figures(
@@ -190,31 +173,19 @@ def packed_figures(
         )
 
 
-def sampled_rows(packed: AnyPath, manifest: Manifest) -> RowFigures:
-    """Return the figures of rows in SAMPLED_BATCHES record batches that are spread over a packed dataset."""
-    batches = int((-(-manifest.shards.column("rows") // manifest.row_format.batch_rows)).sum())
-    with system_errors(packed, resumes=False):
-        return _rows_of(packed, manifest, every=-(-batches // SAMPLED_BATCHES))
-
-
-def row_batches(folder: AnyPath, manifest: Manifest, *, every: int = 1) -> Iterator[tuple[pa.RecordBatch, RowSegments]]:
-    """Yield the record batches of all shards in order, or one in `every`, checked, and the segments of their rows."""
-    to_skip = 0
+def row_batches(folder: AnyPath, manifest: Manifest) -> Iterator[tuple[pa.RecordBatch, RowSegments]]:
+    """Yield the record batches of all shards in order, checked, and the segments of their rows."""
     for entry in manifest.shards:
-        batches = -(-entry.rows // manifest.row_format.batch_rows)
-        if to_skip < batches:
-            found = open_shard(folder, entry, manifest).to_batches()
-            for batch in found[to_skip::every]:
-                check_batch(batch, folder / entry.file, manifest)
-                yield batch, RowSegments.of(batch)
-        to_skip = (to_skip - batches) % every
+        for batch in open_shard(folder, entry, manifest).to_batches():
+            check_batch(batch, folder / entry.file, manifest)
+            yield batch, RowSegments.of(batch)
 
 
-def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows: bool = False) -> RowFigures:
-    """Return the figures of the rows in all record batches, or in one of `every`."""
+def _rows_of(folder: AnyPath, manifest: Manifest, *, keeps_rows: bool) -> RowFigures:
+    """Return the figures of all rows."""
     limits = manifest.options.limits
     sums = RowSums(manifest.max_len, limits=limits, keeps_rows=keeps_rows)
-    for batch, segments in row_batches(folder, manifest, every=every):
+    for batch, segments in row_batches(folder, manifest):
         sums.add(
             segments.lengths,
             np.searchsorted(segments.rows, np.arange(batch.num_rows + 1)),

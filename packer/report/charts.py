@@ -70,11 +70,6 @@ def _short(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def shortened(name: str) -> str:
-    """Return a name that fits half a phone, keeping its end if it is too long: "...2024-shard.parquet"."""
-    return name if len(name) <= 26 else f"...{name[-23:]}"
-
-
 def style_sheet() -> str:
     """Return the CSS of all colors, with the dark ones on dark screens; paper is light."""
     light, dark = "", ""
@@ -123,14 +118,12 @@ class Bar:
     value: float
     text: str
     color: str
-    mark: float | None = None
-    """A second value, marked by a line across the bar; None for none."""
 
 
 def bar_plot(title: str, bars: Sequence[Bar], *, largest: float = 0.0) -> Plot:
     """Draw bars; `largest` is the value that fills the width, if it is larger than all of the bars."""
     step = 38  # pixels for a label and its bar
-    scale = max([largest, *(bar.value for bar in bars), *(bar.mark or 0.0 for bar in bars)]) or 1.0
+    scale = max([largest, *(bar.value for bar in bars)]) or 1.0
     parts = []
     for index, bar in enumerate(bars):
         y = index * step
@@ -142,9 +135,6 @@ def bar_plot(title: str, bars: Sequence[Bar], *, largest: float = 0.0) -> Plot:
             element("rect", y=y + 19, height=12, width="100%", fill="empty"),
             element("rect", y=y + 19, height=12, width=percentage(visible), fill=bar.color),
         ]
-        if bar.mark is not None:
-            x = percentage(bar.mark / scale)
-            parts.append(element("rect", x=x, y=y + 16, height=18, width=2, transform="translate(-1 0)", fill="ink"))
     return Plot(title=title, height=step * len(bars), body="".join(parts))
 
 
