@@ -16,7 +16,7 @@ from packer.algorithms.column_generation import ColumnGeneration, pricing_work
 from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.patterns import Patterns, Rows
-from packer.algorithms.round_patterns import follow_templates, joined, round_packs, rounded
+from packer.algorithms.round_patterns import follow_templates, joined_patterns, round_packs, rounded
 from packer.algorithms.worst_fit import deepest, spread
 
 _packs = attrgetter("packs")
@@ -213,7 +213,7 @@ class Search:
             kept, left = follow_templates(self._histogram, self._limit, templates, counts, strict=not coarse)
             work = min(self._work, WORK_OF_PART, self._work - last)
             part = Search(left, self._max_segments, replace(self._limits, work=work), part_of=self.bound - kept.packs)
-            self.best = min(self.best, joined(kept, part.run()), key=_packs)
+            self.best = min(self.best, joined_patterns(kept, part.run()), key=_packs)
             self._work -= work - part._work
 
 

@@ -36,7 +36,7 @@ def round_packs(
     limit = segment_limit(histogram, max_segments)
     first, left = follow_templates(histogram, limit, templates, counts, attempt, strict=strict)
     rest = best_fit_decreasing(left, max_segments), exact_fill(left, max_segments)
-    return joined(first, min(rest, key=lambda patterns: patterns.packs))
+    return joined_patterns(first, min(rest, key=lambda patterns: patterns.packs))
 
 
 def rounded(packs: NDArray[np.float64], attempt: int) -> NDArray[np.int64]:
@@ -64,7 +64,7 @@ def follow_templates(
     return to_patterns(*filled), left
 
 
-def joined(first: Patterns, second: Patterns) -> Patterns:
+def joined_patterns(first: Patterns, second: Patterns) -> Patterns:
     """Concatenate two sets of patterns."""
     return Patterns(
         offsets=np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),

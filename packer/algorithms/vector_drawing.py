@@ -49,7 +49,7 @@ GAIN = 0.25
 _FREE, _HELD, _PLACED = 0, 1, 2
 
 
-class _Drawing(NamedTuple):
+class _Items(NamedTuple):
     """Items, which of them are in a row, and an index of them by primary demand."""
 
     demands: NDArray[np.int32]  # (items, resources) demands in random order of the items; column 0 is the primary one
@@ -88,7 +88,7 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
     # Items without primary demand are drawn like others, unless they are needed to fill rows up in a scarce resource.
     states = np.where((primary == 0) & aim.weights.any(), _PLACED, _FREE).astype(np.int8)
     jumps = np.arange(1, len(demands) + 1, dtype=number)
-    drawing = _Drawing(counted, states, jumps, members, starts, ends, starts.copy())
+    drawing = _Items(counted, states, jumps, members, starts, ends, starts.copy())
     _draw(drawing, limits, aim, row_of)
     return row_of
 
@@ -112,7 +112,7 @@ def _aim(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> _Aim:
 
 
 @jit_if_large
-def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_of: NDArray[Any]) -> int:
+def _draw(drawing: _Items, capacities: NDArray[np.int64], aim: _Aim, out_row_of: NDArray[Any]) -> int:
     """Draw rows until the order ends and write the row of each item that is in one; returns how many."""
     items, resources = drawing.demands.shape
     states = drawing.states
@@ -149,7 +149,7 @@ def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_o
 
 
 @jit_if_large
-def _next_free(drawing: _Drawing, position: int) -> int:
+def _next_free(drawing: _Items, position: int) -> int:
     """Return the first free position from here on; the number of items where there is none."""
     states, jumps = drawing.states, drawing.jumps
     while position < len(states) and states[position] != _FREE:
@@ -170,7 +170,7 @@ def _fits(demands: NDArray[np.int32], position: int, rooms: NDArray[np.int64]) -
 
 
 @jit_if_large
-def _hold(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> None:
+def _hold(drawing: _Items, position: int, out_rooms: NDArray[np.int64]) -> None:
     """Put an item into the row that is drawn."""
     drawing.states[position] = _HELD
     for resource in range(len(out_rooms)):
@@ -178,7 +178,7 @@ def _hold(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> Non
 
 
 @jit_if_large
-def _put_back(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> None:
+def _put_back(drawing: _Items, position: int, out_rooms: NDArray[np.int64]) -> None:
     """Take an item out of the row that is drawn."""
     drawing.states[position] = _FREE
     for resource in range(len(out_rooms)):
@@ -187,7 +187,7 @@ def _put_back(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) ->
 
 @jit_if_large
 def _close(
-    drawing: _Drawing, position: int, out_row: NDArray[np.int64], taken: int, out_rooms: NDArray[np.int64], aim: _Aim
+    drawing: _Items, position: int, out_row: NDArray[np.int64], taken: int, out_rooms: NDArray[np.int64], aim: _Aim
 ) -> tuple[int, int]:
     """Fill a row exactly in the primary resource, putting back as few items as that takes; returns (position, taken).
 
@@ -212,7 +212,7 @@ def _close(
 
 
 @jit_if_large
-def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], aim: _Aim, out: NDArray[np.int64]) -> int:
+def _find_closers(drawing: _Items, position: int, rooms: NDArray[np.int64], aim: _Aim, out: NDArray[np.int64]) -> int:
     """Write the positions of up to three items that close a row to `out`; returns how many, 0 for none.
 
     Two are preferred, as in `packer.algorithms.mixed`. One or three are taken as they are found.
@@ -243,7 +243,7 @@ def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], ai
 
 @jit_if_large
 def _find_pair(
-    drawing: _Drawing, position: int, rooms: NDArray[np.int64], aim: _Aim, candidates: int, impatience: float
+    drawing: _Items, position: int, rooms: NDArray[np.int64], aim: _Aim, candidates: int, impatience: float
 ) -> tuple[int, int]:
     """Return the positions of two items that close a row, the first of so many candidates; (-1, -1) for none.
 
@@ -266,7 +266,7 @@ def _find_pair(
 
 
 @jit_if_large
-def _find_last(drawing: _Drawing, rooms: NDArray[np.int64], aim: _Aim) -> tuple[int, float]:
+def _find_last(drawing: _Items, rooms: NDArray[np.int64], aim: _Aim) -> tuple[int, float]:
     """Return (position, distance from the aim) of an item that fills a row exactly; (-1, infinity) if there is none."""
     demands, states, _, members, starts, ends, cursors = drawing
     gap = rooms[0]

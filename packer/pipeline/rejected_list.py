@@ -82,7 +82,7 @@ def _described(rejections: Rejections, others: str = "") -> str:
     )
 
 
-def list_faults(folder: AnyPath, rejections: Rejections) -> Iterator[str]:
+def rejection_faults(folder: AnyPath, rejections: Rejections) -> Iterator[str]:
     """Yield a sentence for the first difference between the list and the records that are rejected now.
 
     Names of files may differ, as in a comparison of sources, and so may messages, which libraries write.

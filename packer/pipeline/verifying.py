@@ -19,7 +19,7 @@ from packer.output.job import Job
 from packer.paths import expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
 from packer.pipeline.packed_rows import PackedRows
-from packer.pipeline.rejected_list import list_faults, with_counts
+from packer.pipeline.rejected_list import rejection_faults, with_counts
 from packer.pipeline.template_moment import repeat_moment
 from packer.plan.cutting import cut_table
 from packer.plan.segments import Segments
@@ -131,7 +131,7 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Source, progress
         yield from identity_faults(packed, documents.identity)
         yield from differences(manifest.totals, with_counts(manifest.totals, documents).to_dict(), "the source")
         if manifest.options.on_error == "skip":
-            yield from list_faults(folder, documents.rejections)
+            yield from rejection_faults(folder, documents.rejections)
 
 
 def compare_with_source(

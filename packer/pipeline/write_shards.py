@@ -25,10 +25,10 @@ from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import (
     BadTokenError,
-    Columns,
     Counts,
     KeptValues,
     RowBlock,
+    TokenColumns,
     Values,
     as_columns,
     build_batch,
@@ -37,7 +37,7 @@ from packer.shards.writer import (
 )
 from packer.sources.read_documents import Documents
 from packer.sources.watch_source import Watch
-from packer.stores.mirror import in_use
+from packer.stores.mirror import has_mirrors
 from packer.token_memory import Spans, held_spans
 
 
@@ -96,7 +96,7 @@ class ShardMaker:
             except BadTokenError as bad:
                 raise SourceError(self._explain(bad, block)) from bad
 
-    def _columns(self) -> Columns:
+    def _columns(self) -> TokenColumns:
         table = self.documents.table
         columns = {"input_ids": table.input_ids}
         if table.labels is not None and "labels" in self.row_format.token_columns:
@@ -104,7 +104,7 @@ class ShardMaker:
         return columns | {name: table.extra[name].addresses for name in self.row_format.stored_kept_tokens}
 
     @contextmanager
-    def _read(self, shard: int, rows: LocatedRows) -> Iterator[Columns]:
+    def _read(self, shard: int, rows: LocatedRows) -> Iterator[TokenColumns]:
         """Yield the columns that a shard is made of, with all values in memory that it needs.
 
         List i of collected leftovers is segment i of the shard; otherwise, lists are those of the source.
@@ -123,9 +123,9 @@ class ShardMaker:
                 yield columns
 
     @contextmanager
-    def _held(self, columns: Columns, pieces: NDArray[Any]) -> Iterator[None]:
+    def _held(self, columns: TokenColumns, pieces: NDArray[Any]) -> Iterator[None]:
         """Hold segments of a source in object storage, which is read in as few requests as possible."""
-        if not in_use():
+        if not has_mirrors():
             yield
             return
         unread = ("input_ids",) if self.row_format.index_only else ()

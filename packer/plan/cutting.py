@@ -17,7 +17,7 @@ from packer.inputs.documents import TURN_STARTS, reading
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import Account
 from packer.options import CutOptions
-from packer.plan.segments import Segments, cut_documents, documents_of
+from packer.plan.segments import Segments, cut_documents, documents_in
 from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
 from packer.token_memory import Spans, count_trained, gather, held_spans, list_lengths
@@ -57,7 +57,7 @@ def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArra
     first, count = int(is_long.argmax()), np.count_nonzero(is_long)
     document = first
     if ranges is not None:
-        document = int(documents_of(ranges, np.array([document]))[0])
+        document = int(documents_in(ranges, np.array([document]))[0])
     limit = f"and max_len is {options.max_len:,}"
     if options.pairs:
         raise SourceError(

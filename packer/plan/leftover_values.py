@@ -33,7 +33,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.writer import Values, as_columns, copy_values, empty_values
 from packer.sources.read_documents import Documents
 from packer.stores.local_files import temporary_memory
-from packer.token_memory import Spans, is_remote
+from packer.token_memory import Spans, lies_in_store
 
 Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], Values], None]
 """Function that copies the values of segments from the source to these places. Can be pickled."""
@@ -150,7 +150,7 @@ def leftover_values(documents: Documents, plan: Plan, row_format: RowFormat) -> 
     table = documents.table
     if row_format.index_only or not isinstance(plan, PartitionPlan):
         return None
-    if not plan.totals.pool_rows or not is_remote(table.input_ids):
+    if not plan.totals.pool_rows or not lies_in_store(table.input_ids):
         return None
     return LeftoverValues(plan=plan, row_format=row_format, labels=table.labels is not None)
 

@@ -19,7 +19,7 @@ from packer.checkpoints import Checkpoints
 from packer.manifest_fields import PlanTotals
 from packer.permute import key_of, permute_all
 from packer.plan.partition_tasks import PartitionJob, Stage
-from packer.plan.pattern_shares import Shares
+from packer.plan.pattern_shares import PatternShares
 from packer.plan.rows import (
     LocatedRows,
     even_cuts,
@@ -28,7 +28,7 @@ from packer.plan.rows import (
 from packer.random_purposes import POOL_ROWS
 
 
-class Part(NamedTuple):
+class RowRange(NamedTuple):
     """Rows begin..end - 1 of a task of stage number `level`: of a partition at level 0, otherwise of a region."""
 
     level: int
@@ -65,7 +65,7 @@ class PartitionPlan:
     rows_per_shard: int
     """Largest number of rows of a shard. A partition that has more is divided into several shards."""
 
-    shares: Shares | None
+    shares: PatternShares | None
     """Packs that each partition takes of the patterns; None if rows are drawn, or if there is one partition."""
 
     stages: tuple[Stage, ...]
@@ -120,14 +120,14 @@ class PartitionPlan:
         """Whether a shard is one of the pool."""
         return bool(np.isin(number, self.pool_numbers))
 
-    def own_part(self, number: int) -> Part:
+    def own_part(self, number: int) -> RowRange:
         """Return the rows of a shard that is not one of the pool: a part of a partition."""
         turn = number - int(np.searchsorted(self.pool_numbers, number))
         ends = np.cumsum(self._own_shards)
         partition = int(np.searchsorted(ends, turn, side="right"))
         cuts = even_cuts(int(self.own_rows[partition]), self.rows_per_shard)
         turn -= int(ends[partition]) - (len(cuts) - 1)
-        return Part(0, partition, cuts[turn], cuts[turn + 1])
+        return RowRange(0, partition, cuts[turn], cuts[turn + 1])
 
     def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard."""
@@ -151,7 +151,7 @@ class PartitionPlan:
         first = sum(int(each.sum()) for each in before)
         return self.pool_numbers[np.searchsorted(self._pool_cuts, first + rows, side="right") - 1]
 
-    def pool_parts(self, number: int) -> list[Part]:
+    def pool_parts(self, number: int) -> list[RowRange]:
         """Return the rows that a shard of the pool has, which are consecutive: the part in each region, in order."""
         turn = int(np.searchsorted(self.pool_numbers, number))
         first, last = self._pool_cuts[turn : turn + 2]
@@ -160,14 +160,14 @@ class PartitionPlan:
             for region, rows in enumerate(stage.rows.tolist()):
                 begin, end = max(first, 0), min(last, rows)
                 if begin < end:
-                    parts.append(Part(level, region, begin, end))
+                    parts.append(RowRange(level, region, begin, end))
                 first, last = first - rows, last - rows
         return parts
 
     def _rows_of_pool(self, number: int) -> LocatedRows:
         """Make the rows of a shard of the pool: rows of consecutive checkpoints, in random order."""
 
-        def saved(part: Part) -> LocatedRows:
+        def saved(part: RowRange) -> LocatedRows:
             arrays = self.stages[part.level].checkpoint(part.number).arrays
             return LocatedRows(values=arrays["pieces"], row_starts=arrays["row_starts"]).part(part.begin, part.end)
 

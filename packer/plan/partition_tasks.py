@@ -19,7 +19,7 @@ from packer.checkpoints import Checkpoint, Checkpoints
 from packer.options import RowOptions
 from packer.permute import key_of, permute_all
 from packer.plan.partitions import Partitions
-from packer.plan.pattern_shares import Shares, even_share
+from packer.plan.pattern_shares import PatternShares, even_share
 from packer.plan.rows import (
     extents_of_pieces,
     located_pieces,
@@ -44,7 +44,7 @@ FEW_ROWS = 64
 """Smallest number of rows that drawing leaves to the solver, up to half of the tokens."""
 
 
-Method: TypeAlias = "Literal['draw', 'solve'] | Shares"
+Method: TypeAlias = "Literal['draw', 'solve'] | PatternShares"
 """How rows of leftovers are made: drawn, by the algorithm, or from shares of the algorithm's patterns."""
 
 
@@ -107,7 +107,7 @@ class PartitionJob:
         return segments, segments.extents()
 
     def own_rows(
-        self, extents: NDArray[np.int32], partition: int, shares: Shares | None
+        self, extents: NDArray[np.int32], partition: int, shares: PatternShares | None
     ) -> tuple[Rows, NDArray[np.int64]]:
         """Make the rows of a partition, whose segments have these extents, and the histogram of those left over.
 
@@ -125,7 +125,7 @@ class PartitionJob:
 
     def rows_of_rest(self, extents: NDArray[np.int32], method: Method, region: int, stream: int) -> Rows:
         """Make rows of the leftovers in a region."""
-        if isinstance(method, Shares):
+        if isinstance(method, PatternShares):
             return self._shared(method, region)
         if method == "draw":
             return self._drawn(extents, self._last_reserve(extents), stream)[0]
@@ -167,12 +167,12 @@ class PartitionJob:
             return Rows(values=np.zeros(0, np.int32), row_starts=np.zeros(1, np.int64))
         return solve_histogram(self.options, histogram).rows()
 
-    def _shared(self, shares: Shares, number: int) -> Rows:
+    def _shared(self, shares: PatternShares, number: int) -> Rows:
         assert self.patterns is not None
         return self.patterns.rows(*shares.of(number))
 
 
-def pack_partition(job: PartitionJob, shares: Shares | None, partition: int) -> Checkpoint:
+def pack_partition(job: PartitionJob, shares: PatternShares | None, partition: int) -> Checkpoint:
     """Count the rows that a partition makes, and save the pieces that it leaves over."""
     segments, extents = job.documents(partition)
     rows, left = job.own_rows(extents, partition, shares)

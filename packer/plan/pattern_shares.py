@@ -24,7 +24,7 @@ from packer.random_purposes import DEAL_ROTATION
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class PatternShare:
     """Packs of a partition."""
 
     given: NDArray[np.int32]
@@ -47,7 +47,7 @@ class Share:
         return {"given": self.given, "packs": self.packs, "left_extents": kinds, "left_counts": self.left[kinds]}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], max_len: int) -> Share:
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], max_len: int) -> PatternShare:
         """Create a share from what `arrays` returns."""
         left = np.zeros(max_len + 1, np.int64)
         left[arrays["left_extents"]] = arrays["left_counts"]
@@ -56,7 +56,7 @@ class Share:
 
 def even_share(
     histogram: NDArray[np.int64], patterns: Patterns, *, partition: int, partitions: int, most_rows: int, seed: int
-) -> Share:
+) -> PatternShare:
     """Give a partition its even share of every pattern, up to what its own segments, a histogram, can fill.
 
     Of 7 packs and 3 partitions, one partition takes 3 and two take 2. Which one takes more differs from pattern to
@@ -66,7 +66,7 @@ def even_share(
     _even_quotas(patterns.counts, partition, partitions, np.uint64(seed), quotas)
     left = histogram.copy()
     given, packs = _take(patterns.offsets, patterns.extents, quotas, most_rows, left)
-    return Share(given=given, packs=packs, left=left)
+    return PatternShare(given=given, packs=packs, left=left)
 
 
 @jit_if_large
@@ -108,7 +108,7 @@ def _take(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shares:
+class PatternShares:
     """Packs that the tasks of a stage take, saved by region."""
 
     checkpoints: Checkpoints
@@ -134,7 +134,7 @@ class Shares:
 
     def deal(
         self,
-        before: Iterator[Share],
+        before: Iterator[PatternShare],
         patterns: Patterns,
         out_left: NDArray[np.int64],
         *,
@@ -160,7 +160,7 @@ class Shares:
                 left_over += left
             name = f"{self.name}-{region}"
             if self.checkpoints.load(name) is None:  # otherwise, an interrupted run has left the same one
-                of_region = Share(given=np.concatenate(given), packs=np.concatenate(packs), left=left_over)
+                of_region = PatternShare(given=np.concatenate(given), packs=np.concatenate(packs), left=left_over)
                 self.checkpoints.save(
                     name, Checkpoint(facts={}, arrays={**of_region.arrays(), "offsets": np.array(offsets)})
                 )
@@ -168,7 +168,7 @@ class Shares:
         return region
 
 
-def saved_shares(checkpoints: Checkpoints, stage: str, count: int, max_len: int) -> Iterator[Share]:
+def saved_shares(checkpoints: Checkpoints, stage: str, count: int, max_len: int) -> Iterator[PatternShare]:
     """Yield the shares that the tasks of a stage, or regions, have saved."""
     for checkpoint in checkpoints.read_all([f"{stage}-{number}" for number in range(count)]):
-        yield Share.from_arrays(checkpoint.arrays, max_len)
+        yield PatternShare.from_arrays(checkpoint.arrays, max_len)

@@ -27,7 +27,7 @@ from packer.plan.cutting import require_segments
 from packer.plan.partition_plan import PartitionPlan
 from packer.plan.partition_tasks import Method, PartitionJob, Stage, pack_leftovers, pack_partition, take_share
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, make_partitions
-from packer.plan.pattern_shares import Shares, saved_shares
+from packer.plan.pattern_shares import PatternShares, saved_shares
 from packer.plan.rows import extents_of_pieces, solve_histogram
 from packer.plan.segment_reader import Planning, each_chunk
 from packer.plan.segments import Segments
@@ -183,19 +183,19 @@ class _Planner:
         left: NDArray[np.int64] = patterns.counts.copy()
         for share in saved_shares(checkpoints, even, count, max_len):
             left[share.given] -= share.packs
-        own = Shares(checkpoints=checkpoints, name=f"further-{count}", size=REGION, even=even)
+        own = PatternShares(checkpoints=checkpoints, name=f"further-{count}", size=REGION, even=even)
         before = saved_shares(checkpoints, even, count, max_len)
         regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_partition)
         stages, shares = [self.run(f"left-{count}", count, partial(pack_partition, job, own))], own
         while left.any():
             name = f"pool-{count}" if regions == 1 else f"pool-{count}-level{len(stages)}"
             before = saved_shares(checkpoints, shares.name, regions, max_len)
-            shares = Shares(checkpoints=checkpoints, name=f"{name}-shares", size=REGION)
+            shares = PatternShares(checkpoints=checkpoints, name=f"{name}-shares", size=REGION)
             regions = shares.deal(before, patterns, left, max_len=max_len)
             stages.append(self.pack_rest(name, job, shares, stages))
         return self.plan(job, own, stages)
 
-    def plan(self, job: PartitionJob, shares: Shares | None, stages: Sequence[Stage]) -> PartitionPlan:
+    def plan(self, job: PartitionJob, shares: PatternShares | None, stages: Sequence[Stage]) -> PartitionPlan:
         """Return the plan whose rows these stages have made."""
         own, *pool = (int(stage.rows.sum()) for stage in stages)
         totals = PlanTotals.of(

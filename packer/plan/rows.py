@@ -17,7 +17,7 @@ from packer.algorithms.patterns import Patterns, Rows
 from packer.manifest_fields import PlanTotals
 from packer.options import RowOptions
 from packer.permute import key_of, permute_all, permute_runs
-from packer.plan.segments import Segments, documents_of
+from packer.plan.segments import Segments, documents_in
 from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 
@@ -169,7 +169,7 @@ def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]]
     if segments.ranges is not None:
         for first in range(0, len(pieces), _TOGETHER):
             part = pieces["document"][first : first + _TOGETHER]
-            part[:] = documents_of(segments.ranges, part)
+            part[:] = documents_in(segments.ranges, part)
     return pieces
 
 

@@ -15,7 +15,7 @@ from packer.engine import DecodePool, Engine
 from packer.manifest_fields import Account
 from packer.options import RowOptions
 from packer.plan.cutting import cut_lengths_of, cut_table, require_segments
-from packer.plan.segments import Segments, documents_of
+from packer.plan.segments import Segments, documents_in
 from packer.progress import Progress, silent
 from packer.sources.read_documents import Documents
 from packer.token_memory import lengths_of
@@ -48,7 +48,7 @@ class SegmentReader:
         lengths = self.read_lengths(ranges)
         if self.source is None or not self.options.reads_to_cut:
             return cut_lengths_of(self.options, lengths, ranges)
-        source, documents = self.source, documents_of(ranges, np.arange(len(lengths)))
+        source, documents = self.source, documents_in(ranges, np.arange(len(lengths)))
         part = replace(source.table, lengths=lengths, lists=source.table.lists_of(documents), first_document=0)
         return cut_table(part, self.options, lambda local: source.describe(int(documents[local])), ranges)
 

@@ -177,7 +177,7 @@ class Segments:
         return int(np.count_nonzero(pieces == lost)), int(self.tokens[numbers].sum(dtype=np.int64))
 
 
-def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+def documents_in(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Convert numbers within ranges to documents: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
     counts = np.diff(ranges).reshape(-1)
     ends = np.cumsum(counts)

@@ -60,7 +60,7 @@ class Counts(NamedTuple):
         return cls(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)))
 
 
-Columns: TypeAlias = Mapping[str, TokenColumn]
+TokenColumns: TypeAlias = Mapping[str, TokenColumn]
 """Lists of the source with a value per token: "input_ids"; "labels", unless tokens are labels; and kept columns."""
 
 Values: TypeAlias = Mapping[str, NDArray[Any]]
@@ -82,7 +82,7 @@ def empty_values(
     return {name: np.frombuffer(memory(tokens * kind.itemsize), kind, tokens) for name, kind in types.items()}
 
 
-def copy_values(source: Columns, spans: Spans, out: Values) -> None:
+def copy_values(source: TokenColumns, spans: Spans, out: Values) -> None:
     """Copy values of segments from their spans in the source to the indices in `out` that the spans name.
 
     Raises a BadTokenError if a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
@@ -94,7 +94,7 @@ def copy_values(source: Columns, spans: Spans, out: Values) -> None:
             gather_bytes(source[name].addresses, spans, values.itemsize, values.view(np.uint8))
 
 
-def as_columns(values: Values, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Columns:
+def as_columns(values: Values, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> TokenColumns:
     """Return values as columns, whose list s is the document of segment s, with only that segment.
 
     `starts` (first token in the document) and `lengths` have the shape (segments,).
@@ -165,7 +165,7 @@ class RowBlock:
 
 
 def build_batch(
-    block: RowBlock, source: Columns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
+    block: RowBlock, source: TokenColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
 ) -> tuple[pa.RecordBatch, Counts]:
     """Build the record batch of some rows, and count their tokens and labels.
 
@@ -183,7 +183,7 @@ def build_batch(
 
 
 def _token_arrays(
-    block: RowBlock, source: Columns, row_format: RowFormat
+    block: RowBlock, source: TokenColumns, row_format: RowFormat
 ) -> tuple[list[pa.Array], NDArray[np.integer[Any]] | None]:
     """Copy the values per token of some rows; return them by column, and the result of `_count_labels`."""
     max_len = row_format.max_len
@@ -260,7 +260,7 @@ def copy_checked(name: str, column: TokenColumn, spans: Spans, out: NDArray[np.i
         raise BadTokenError(name, bad)
 
 
-def _count_labels(block: RowBlock, source: Columns, row_format: RowFormat) -> NDArray[np.integer[Any]] | None:
+def _count_labels(block: RowBlock, source: TokenColumns, row_format: RowFormat) -> NDArray[np.integer[Any]] | None:
     """Return the number of trained tokens of each segment of a block, None without labels; only labels are read."""
     if "labels" not in row_format.token_columns:
         return None

@@ -283,7 +283,7 @@ def map_whole(path: AnyPath) -> pa.Buffer:
         return file.read_buffer()
 
 
-def in_use() -> bool:
+def has_mirrors() -> bool:
     """Whether this process has a mirror, so that addresses may have to be fetched."""
     return bool(len(_mirrors._bounds))
 

@@ -12,8 +12,8 @@ from packer.token_memory.gather import (
     gather_bytes,
     held_lists,
     held_spans,
-    is_remote,
     lengths_of,
+    lies_in_store,
     restart_positions,
 )
 from packer.token_memory.token_column import TokenColumn, list_lengths
@@ -26,8 +26,8 @@ __all__ = [
     "gather_bytes",
     "held_lists",
     "held_spans",
-    "is_remote",
     "lengths_of",
+    "lies_in_store",
     "list_lengths",
     "restart_positions",
 ]

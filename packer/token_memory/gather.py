@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.memory import array_at, copy_bytes, prefetch
-from packer.stores.mirror import held, in_use, is_mirrored
+from packer.stores.mirror import has_mirrors, held, is_mirrored
 from packer.token_memory.token_column import VALUE_TYPES, Addresses, TokenColumn
 
 
@@ -246,7 +246,7 @@ def held_spans(
     `lists` numbers each span's list and `starts` is its first value within that list, all of shape (spans,).
     Raises OSError where the store cannot be read, PackerError where the disk of temporary files is full.
     """
-    if not in_use():
+    if not has_mirrors():
         yield
         return
     found, sizes = np.empty((2, len(columns), len(lists)), np.int64)
@@ -257,7 +257,7 @@ def held_spans(
         yield
 
 
-def is_remote(column: TokenColumn) -> bool:
+def lies_in_store(column: TokenColumn) -> bool:
     """Whether values of a column lie in object storage."""
     return is_mirrored(column.addresses.values)
 
@@ -265,7 +265,7 @@ def is_remote(column: TokenColumn) -> bool:
 @contextmanager
 def held_lists(chunks: Sequence[pa.Array]) -> Iterator[None]:
     """Hold the values of list arrays in memory until the end of the block; raises as `held_spans`."""
-    if not in_use():
+    if not has_mirrors():
         yield
         return
     starts, lengths = [], []

@@ -49,7 +49,7 @@ class Trees(NamedTuple):
     """Number of tokens with which documents repeat the beginning of an earlier document of their tree."""
 
 
-class _Documents(NamedTuple):
+class _TokenLists(NamedTuple):
     """Documents of all records: document d has the tokens bounds[d] to bounds[d + 1] - 1."""
 
     input_ids: NDArray[np.int32]  # (tokens,)
@@ -69,7 +69,7 @@ class _Prefixes(NamedTuple):
 _DOCUMENT, _BEGIN, _END, _CHILD, _LAST, _NEXT, _PARENT, _WRITTEN = range(8)
 
 
-class _Output(NamedTuple):
+class _Forest(NamedTuple):
     """Room for the trees of all records, see `Trees`."""
 
     input_ids: NDArray[np.int32]
@@ -101,7 +101,7 @@ def build_trees(
     """
     tokens, documents = len(input_ids), len(bounds) - 1
     runs = np.empty((2 * int(np.diff(first_documents).max(initial=1)), 8), np.int64)
-    out = _Output(
+    out = _Forest(
         input_ids=np.empty(tokens, np.int32),
         labels=np.empty(tokens, np.int32),
         nodes=np.empty((tokens, 3), np.int32),
@@ -109,7 +109,7 @@ def build_trees(
         counts=np.zeros(4, np.int64),
     )
     prefixes = _Prefixes(runs, np.empty(tokens, np.int64))
-    _build(_Documents(input_ids, labels, bounds), first_documents, max_len, prefixes, out)
+    _build(_TokenLists(input_ids, labels, bounds), first_documents, max_len, prefixes, out)
     used, nodes, trees, repeated = out.counts.tolist()
     ends, node_ends, first = np.ascontiguousarray(out.trees[:trees].T)
     return Trees(
@@ -125,7 +125,7 @@ def build_trees(
 
 @jit_if_large
 def _build(
-    documents: _Documents, first_documents: NDArray[np.int64], max_len: int, out_prefixes: _Prefixes, out: _Output
+    documents: _TokenLists, first_documents: NDArray[np.int64], max_len: int, out_prefixes: _Prefixes, out: _Forest
 ) -> None:
     """Build the trees of all records; `out_prefixes` is scratch space."""
     bounds, runs, counts = documents.bounds, out_prefixes.runs, out.counts
@@ -147,7 +147,7 @@ def _build(
 
 
 @jit_if_large
-def _matched(documents: _Documents, prefixes: _Prefixes, roots: int, document: int) -> tuple[int, int]:
+def _matched(documents: _TokenLists, prefixes: _Prefixes, roots: int, document: int) -> tuple[int, int]:
     """Return the last run that a document shares with earlier ones (-1 for none), and how many tokens it shares."""
     ids, labels, bounds = documents
     runs, owners = prefixes
@@ -174,7 +174,7 @@ def _matched(documents: _Documents, prefixes: _Prefixes, roots: int, document: i
 
 @jit_if_large
 def _insert(
-    documents: _Documents, out: _Prefixes, used: int, roots: int, run: int, document: int, matched: int
+    documents: _TokenLists, out: _Prefixes, used: int, roots: int, run: int, document: int, matched: int
 ) -> tuple[int, int]:
     """Add a document that shares `matched` tokens, up to one of `run`; return the number of runs and the first root."""
     labels, bounds = documents.labels, documents.bounds
@@ -220,7 +220,7 @@ def _insert(
 
 
 @jit_if_large
-def _write(documents: _Documents, first: int, begun: int, prefixes: _Prefixes, roots: int, out: _Output) -> None:
+def _write(documents: _TokenLists, first: int, begun: int, prefixes: _Prefixes, roots: int, out: _Forest) -> None:
     """Write a tree, the runs of parents before those of children, as nodes each of which one document trains.
 
     `first` is the first document of the record, and `begun` that of the tree.
