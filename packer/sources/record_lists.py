@@ -14,7 +14,7 @@ from packer.inputs.column_types import as_plain, check_types, is_list
 from packer.inputs.documents import COLUMNS, LONGEST, MASKS, Batch, Columns, DocumentError, null_message
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
 from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import as_lists, check_lists
+from packer.inputs.list_checks import as_lists, check_lists, int32_lists
 from packer.options import ReadOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
@@ -28,7 +28,7 @@ _NESTED = pa.list_(pa.list_(pa.int64()))
 
 def _empty(count: int = 1) -> pa.Array:
     """Return an array of empty lists; `pa.array` would import pandas, which takes half a second."""
-    return as_lists(as_arrow(np.zeros(0, np.int32)), np.zeros(count, np.int64), pa.list_(pa.int32()))
+    return as_lists(as_arrow(np.zeros(0, np.int64)), np.zeros(count, np.int64), _NESTED.value_type)
 
 
 def open_records(found: Found, options: ReadOptions) -> Source:
@@ -48,12 +48,13 @@ def open_records(found: Found, options: ReadOptions) -> Source:
         else:
             _check_fields(reader, columns)
         reader.require(kept)
+    nothing = int32_lists(_empty(2)) if options.pairs else _empty()
     most = LONGEST if options.pairs else options.tree_len  # a pair is never divided
     share = partial(share_prefixes, max_len=most, stored=True, numbered=numbered)
     start = partial(
         RecordDecoder,
         decode=answers_of_pairs if options.pairs else partial(_documents, columns),
-        empty=Batch(_empty(), _empty(), 0) if numbered else Batch(_empty(2), _empty(2), 0),
+        empty=Batch(nothing, nothing, 0),
         skips=skips,
         numbers=options.number_columns,
     )
@@ -81,7 +82,6 @@ def open_records(found: Found, options: ReadOptions) -> Source:
         order=found.order,
         pad_id=found.pad_id,
         skips=skips,
-        numbers_records=numbered,
         tree_len=options.tree_len,
     )
 
@@ -132,10 +132,7 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
     places = np.repeat(np.cumsum(counts) - counts, np.maximum(counts, 1)) + np.arange(len(rows))
     places -= np.searchsorted(rows, rows)
     places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
-    tokens, labels = (
-        pa.concat_arrays([each.flatten(), _empty().cast(_NESTED.value_type)]).take(as_arrow(places))
-        for each in (tokens, labels)
-    )
+    tokens, labels = (pa.concat_arrays([each.flatten(), _empty()]).take(as_arrow(places)) for each in (tokens, labels))
     try:
         batch = check_lists(Batch(tokens, labels, 0), columns=columns, skips=False)
     except DocumentError as fault:
