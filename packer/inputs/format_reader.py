@@ -291,9 +291,12 @@ class DecodedInput:
         """Cut into the pieces of the reader (`Reader.cut`). `file.bytes` of a piece is its share of the file."""
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
-    def decoder(self) -> ListDecoder:
-        """Return a function that decodes a block of the reader and passes it through the steps, in one pass."""
-        decode = self.start(self)
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
+        """Yield the documents in order, checked, one `Batch` per block. Raises a DocumentError if one is invalid.
+
+        Blocks are decoded in the threads of `pool`, or of a small pool of its own.
+        """
+        decode, blocks = self.start(self), self.reader.blocks(self.needed)
 
         def documents_of(block: tuple[Block, int]) -> Batch:
             batch = decode(block)
@@ -301,14 +304,6 @@ class DecodedInput:
                 batch = step(batch)
             return batch
 
-        return documents_of
-
-    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, checked, one `Batch` per block. Raises a DocumentError if one is invalid.
-
-        Blocks are decoded in the threads of `pool`, or of a small pool of its own.
-        """
-        documents_of, blocks = self.decoder(), self.reader.blocks(self.needed)
         with reading(self.file.name):
             if not self.is_slow:
                 yield from self._numbered(map(documents_of, blocks))

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
+from packer.column_names import ANSWER
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import (
     Columns,
@@ -267,8 +268,8 @@ class MappedLists:
     widths: Mapping[str, int] = field(default_factory=dict)
     """Values per token, of the extra columns that have several: see `Columns`."""
 
-    numbers: str | None = None
-    """Column that numbers the documents of each record from 0, if `origin` has the locations of records."""
+    numbers_documents: bool = False
+    """Whether the column `answer` numbers the documents of each record from 0, and `origin` locates records."""
 
     @property
     def rows(self) -> int:
@@ -337,8 +338,8 @@ class MappedLists:
 
     def place(self, row: int) -> str:
         """Return the location of a document in its file, such as "rows.jsonl line 18"."""
-        if self.numbers is not None:
-            row = RecordColumn.of(self.numbers, self.stores).at(np.array([row]))[0].as_py()
+        if self.numbers_documents:
+            row = RecordColumn.of(ANSWER, self.stores).at(np.array([row]))[0].as_py()
         return self.places.place(row)
 
     def _reading(self) -> AbstractContextManager[None]:

@@ -84,9 +84,6 @@ class Source:
     skips: bool = False
     """Whether documents that cannot be used are rejected, and empty."""
 
-    numbers_records: bool = False
-    """Whether a record makes any number of documents, which the column `answer` numbers."""
-
     tree_len: int | None = None
     """Most tokens of a tree of several documents, if beginnings that documents share are stored once."""
 
@@ -98,6 +95,11 @@ class Source:
 
     rejections: Rejections = Rejections()
     """Rejected documents of decoded inputs."""
+
+    @property
+    def numbers_records(self) -> bool:
+        """Whether a record makes any number of documents, which the column `answer` numbers."""
+        return any(input_.numbers_documents for input_ in self.inputs)
 
     @property
     def text(self) -> TextIdentity | None:

@@ -27,12 +27,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packer.column_names import ANSWER
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_with
 from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError
-from packer.inputs.format_reader import DecodedInput, Input
+from packer.inputs.format_reader import Input
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import REASONS
 from packer.processes import Processes
@@ -125,7 +124,7 @@ def _open_pieces(source: Source, pieces: list[Piece], columns: Columns) -> tuple
             labels=next((part.labels for part in parts if part.labels is not None), None),
             extra=parts[0].extra,
             origin=origin.places,
-            numbers=ANSWER if isinstance(origin, DecodedInput) and origin.numbers_documents else None,
+            numbers_documents=origin.numbers_documents,
         )
     return tuple(inputs)
 

@@ -91,7 +91,6 @@ def open_text(found: Found, options: ReadOptions) -> Source:
         order=found.order,
         pad_id=encoder.pad_id,
         skips=skips,
-        numbers_records=options.numbers_records,
         tree_len=options.tree_len if options.has_trees else None,
         holds_chats=encoder.identity.chat_template is not None,
     )
