@@ -92,6 +92,9 @@ class TextIdentity(JsonRecord):
     jinja2: str | None = None
     """Version of the jinja2 library; None if the text is not a chat."""
 
+    stand_in: str | None = None
+    """Built-in chat template that took the place of the tokenizer's own, which rewrites earlier answers; or None."""
+
     moment: str | None = None
     """Local time that chat templates write as the current one, YYYY-MM-DDThh:mm:ss; None unless one does."""
 

@@ -6,7 +6,7 @@ import pytest
 
 import packer
 from packer.column_names import input_ids_in
-from tests.helpers.chat_templates import EXACT, save_tokenizer
+from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.writing import write_lines
 
@@ -71,6 +71,35 @@ def test_columns_of_which_several_may_hold_the_text_are_named_as_they_can_be_typ
     line = refused("pack", "rows.jsonl", "--tokenizer", tokenizer, "--max-len", 64)
     for words in line.split("choose ")[1].split(" or "):
         tokens_of("rows.jsonl", tokenizer, *words.split())
+
+
+QWEN3 = "tokenizers/qwen3"
+TWICE = [*HELLO, {"role": "user", "content": "dogs?"}, {"role": "assistant", "content": "42"}]
+
+
+def test_a_template_that_rewrites_answers_is_replaced_by_one_that_renders_single_answers_alike(shared_data):
+    """Qwen3's own writes an empty thought into the last answer only."""
+    tokenizer, source = shared_data / QWEN3, write_lines(Path("chats.jsonl"), [{"messages": TWICE}])
+    line = "Chat template: qwen3, because the tokenizer's own rewrites earlier answers;"
+    assert line in succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 64, "-o", "ours")
+    assert line in succeeded("tokenize", source, "--tokenizer", tokenizer)
+    assert packer.load("ours").manifest.source.text.stand_in == "qwen3"
+    assert packer.verify("ours", source, tokenizer=str(tokenizer))
+    named = packer.pack(source, "named", max_len=64, tokenizer=str(tokenizer), chat_template="qwen3")
+    assert packer.load("ours").manifest.shards == named.shards
+
+    write_lines(source, [{"messages": HELLO}])  # where nothing is rewritten, the tokens are those of its own
+    alone = tokens_of(source, tokenizer)
+    assert alone == tokens_of(source, tokenizer, "--train-on", "each-answer")
+    assert alone[0] == tokens_of(source, tokenizer, "--train-on", "all")[0]
+
+
+def test_a_template_that_nothing_replaces_is_refused_with_both_remedies(tmp_path):
+    tokenizer = save_tokenizer(tmp_path / "ours", template=REWRITING["think block in the last turn"])
+    write_lines(Path("chats.jsonl"), [{"messages": TWICE}])
+    words = ("--chat-template", "--train-on each-answer")
+    line = refused("pack", "chats.jsonl", "--tokenizer", tokenizer, "--max-len", 64, words=words)
+    assert "--on-error" not in line
 
 
 OFFLINE = ("is not a local path, and the Hugging Face Hub cannot be reached", "download")

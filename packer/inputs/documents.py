@@ -65,7 +65,8 @@ class DocumentError(Exception):
     def in_source(self, document: int | None) -> SourceError:
         """Return the error for users, with the index of the document in the source if it is known, and its `place`."""
         where = self.place if document is None or self.of_record else f"document {document} ({self.place})"
-        remedy = "" if self.reason is None else f"; {REMEDY}"
+        # where a template does not show its answers, most chats would be left out
+        remedy = "" if self.reason in (None, "unlocated_spans") else f"; {REMEDY}"
         return SourceError(f"{where}: {self.message}{remedy}")
 
 

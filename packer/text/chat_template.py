@@ -22,10 +22,19 @@ from packer.text.turn_ends import GenerationPrompts, StopTokens, next_messages
 
 
 class ChatTemplate:
-    """Chat template of a tokenizer, or `source` in its place. Raises a PackerError if there is none."""
+    """Chat template of a tokenizer, or `source` in its place. Raises a PackerError if there is none.
 
-    def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
+    With `locates_answers`, a built-in template takes the place of a tokenizer's own that rewrites earlier answers.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, source: str | None = None, *, locates_answers: bool = False) -> None:
         self.templates = Templates(tokenizer, source)
+        self.stand_in: str | None = None
+        """Name of the built-in template that took the place of the tokenizer's own."""
+        if locates_answers and source is None and not has_generation_tags(self.templates.sources.get("default", "")):
+            self.stand_in = self.templates.stand_in()
+        if self.stand_in is not None:
+            self.templates = Templates(tokenizer, self.stand_in)
         self._prompts = GenerationPrompts(self.templates)
         self._stops = StopTokens(self.templates, self._prompts)
         self.ends_by_next_role = self._stops.ends_by_next_role
@@ -245,7 +254,8 @@ class ChatTemplate:
 
     def _unlocated(self, problem: str, remedy: str = "") -> DocumentError:
         """Return the error for answers that cannot be located. `remedy` comes before the remedies that always help."""
-        always = f"{self.templates.choice}, mark answers with {{% generation %}}, or set --train-on all"
+        ways = "mark answers with {% generation %}, or set --train-on each-answer or all"
+        always = f"{self.templates.choice}, {ways}"
         return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
 
 

@@ -26,6 +26,8 @@ _SHORT_CHAT = [
     {"role": "assistant", "content": "4"},
 ]
 """A chat that every template renders in its own way."""
+_THOUGHT = {"role": "assistant", "content": "4", "reasoning_content": "Two and two."}
+_TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
 _PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which no template changes
 
 # arguments of transformers' apply_chat_template
@@ -71,6 +73,27 @@ class Templates:
             if any(isinstance(text, str) and text == ours for text, ours in zip(own, texts, strict=False)):
                 return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
         return _choice(self.tokenizer)
+
+    def stand_in(self) -> str | None:
+        """Return the built-in template that can take the place of one that rewrites earlier answers.
+
+        It must render chats with one answer as that one does: with and without a system prompt, tools and thoughts.
+        Returns None if the template does not rewrite answers, or no built-in one is alike.
+        """
+        if self.sources.keys() != {"default"}:
+            return None
+        system, question, answer = _SHORT_CHAT
+        short, longer = (self.attempt(Chat([question, answer] * times), [question, answer] * times) for times in (1, 2))
+        if isinstance(longer, Exception) or (isinstance(short, str) and longer.startswith(short)):
+            return None
+        messages = [[*before, question, last] for before in ([], [system]) for last in (answer, _THOUGHT)]
+        chats = [Chat(each, tools=tools) for each in messages for tools in (None, [_TOOL])]
+        own = [self.attempt(chat, chat.messages) for chat in chats]
+        for name in _fitting(self.tokenizer):
+            template = compiled(built_in(name).source)
+            if own == [self.attempt(chat, chat.messages, template=template) for chat in chats]:
+                return name
+        return None
 
     @property
     def write_date(self) -> bool:

@@ -88,7 +88,8 @@ class Encoder:
         if records.conversational:
             from packer.text.chat_template import ChatTemplate  # imports jinja2
 
-            self._template = ChatTemplate(tokenizer, options.chat_template)
+            answers = self.train_on == "assistant"
+            self._template = ChatTemplate(tokenizer, options.chat_template, locates_answers=answers)
         self._special = re.compile("|".join(map(re.escape, sorted(tokenizer.special_texts))) or "(?!)")
         self.identity = self._identify(tokenizer, eos=options.eos)
         ends = [tokenizer.id_of(name) for name in ("pad_token", "eos_token")]
@@ -152,6 +153,7 @@ class Encoder:
             identity,
             chat_template=_hash([templates.sources, *ends] if ends else templates.sources),
             jinja2=version("jinja2"),
+            stand_in=self._template.stand_in,
         )
 
     @property
