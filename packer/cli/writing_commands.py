@@ -39,16 +39,15 @@ if TYPE_CHECKING:
 
 
 def write_output(
-    function: Callable[..., Written[Any]],
-    *arguments: object,
+    write: Callable[..., Written[Any]],
     values: Mapping[str, Any],
+    *,
     as_json: bool,
     complete: str,
     summary: Callable[[Written[Any], str], Iterable[str]],
     more: Callable[[AnyPath], list[str]] | None = None,
-    **options: object,
 ) -> None:
-    """Run a function of the pipeline that writes an output, with a `Job` of these values, and print its result.
+    """Call `write`, which writes an output, with a `Job` of these values, and print its result.
 
     `complete` are the words after the name of an output that was complete before. For one that was made, `summary`
     yields the text, from the result and the time that it took, in words. `more` writes more about the output, and
@@ -66,7 +65,7 @@ def write_output(
         progress_bars(silently=rank is not None and rank.rank > 0) as progress,
         contextlib.redirect_stdout(sys.stderr),  # Ray prints what happens to nodes; stdout is for the result
     ):
-        result = function(*arguments, job=Job(progress=progress, **values_of(Job, values)), **options)
+        result = write(job=Job(progress=progress, **values_of(Job, values)))
     seconds, compiling = time.perf_counter() - begun, compile_seconds() - compiled
 
     # Print the result.
@@ -161,10 +160,8 @@ def pack(
             return page.write(figures)
 
     write_output(
-        packing.pack,
-        source,
-        options=pack_options,
-        values=values,
+        partial(packing.pack, source, options=pack_options),
+        values,
         summary=partial(pack_summary, verbose=verbose),
         more=None if report is None else write_report,
         complete="is complete, packed with the same options from the same source",
@@ -190,10 +187,8 @@ def tokenize(dataset: tuple[str, ...], as_json: AsJson = False, **values: object
     from packer.pipeline import tokenizing
 
     write_output(
-        tokenizing.tokenize,
-        source_of(dataset),
-        options=ReadOptions(**values_of(ReadOptions, values)),
-        values=values,
+        partial(tokenizing.tokenize, source_of(dataset), options=ReadOptions(**values_of(ReadOptions, values))),
+        values,
         summary=tokenize_summary,
         complete="is complete, tokenized in the same way from the same source",
         as_json=as_json,
@@ -256,12 +251,8 @@ def export(
     from packer.exporting import write_export
 
     write_output(
-        write_export.export,
-        packed,
-        to=to,
-        compression=compression,
-        eos_id=eos_id,
-        values=values,
+        partial(write_export.export, packed, to=to, compression=compression, eos_id=eos_id),
+        values,
         summary=export_summary,
         complete="is complete, exported in the same way from the same rows",
         as_json=as_json,

@@ -82,7 +82,6 @@ class _Corpus(NamedTuple):
 
     account: Account  # what becomes of every document and token
     histogram: NDArray[np.int64]  # (max_len + 1,) segments by length
-    tokens_after_start: int  # tokens in segments that do not begin their document
     lower_bound: int  # rows that no packing of whole documents can go below, known without solving
     measured: Measured | None = None  # the documents; None if only a histogram is known
 
@@ -96,11 +95,9 @@ def _read_corpus(source: SourceLike, options: RowOptions, progress: Progress) ->
     measured = measure(source, options, progress)
     lengths = measured.lengths
     segments = SegmentReader(options=options, documents=len(lengths), lengths=lengths).all_segments()
-    after_start = np.maximum(lengths - options.max_len, 0).sum(dtype=np.int64) if options.long == "split" else 0
     return _Corpus(
         account=segments.account,
         histogram=segments.histogram,
-        tokens_after_start=int(after_start),
         lower_bound=least_rows(segments, measured.values.groups, options),
         measured=measured,
     )
@@ -143,7 +140,6 @@ def _corpus_of_counts(path: Path, options: RowOptions) -> _Corpus:
     return _Corpus(
         account=account,
         histogram=histogram,
-        tokens_after_start=long_tokens - long_documents * max_len if long == "split" else 0,
         lower_bound=lower_bound(histogram, options.max_segments),
     )
 
@@ -167,7 +163,7 @@ def _figures_of(algorithm: AnyAlgorithm, corpus: _Corpus, options: RowOptions) -
         patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, options.max_segments))
         sums = RowSums(options.max_len)
         sums.add(patterns.extents, patterns.offsets, patterns.counts)
-        rows = replace(sums.finish(), tokens_after_start=corpus.tokens_after_start)
+        rows = sums.finish()
         totals = PlanTotals.of(
             corpus.account,
             max_len=options.max_len,

@@ -310,7 +310,7 @@ class Comparison:
             "within_row_share": figures.row_figures.within_row_share,
             "documents_cut": figures.totals.documents_split,
             "keeps_whole": figures.options.keeps_whole,
-            **_named(figures, "tokens_without_context", "seconds"),
+            "seconds": figures.seconds,
         }
 
 
