@@ -18,7 +18,6 @@ from tests.helpers import naive
 from tests.helpers.chat_templates import EXACT
 from tests.helpers.commands import refused, succeeded
 from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
-from tests.helpers.golden_folders import is_golden
 from tests.helpers.kills import Killed, named
 from tests.helpers.pack import hashes, save_arrow
 from tests.helpers.packings import Packing, packings, write
@@ -352,10 +351,3 @@ def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
     assert trained | held == {each for each in documents if each}
     assert 0.018 * len(set(documents)) < len(held) < 0.022 * len(set(documents))
     assert manifest.totals.documents_dropped["held_out"] > len(held)  # some have copies
-
-
-def test_the_format_with_documents_held_out_is_written_and_read_unchanged(tmp_path):
-    source = save_arrow(tmp_path / "source.arrow", repeating(60))
-    packer.pack(source, tmp_path / "held", max_len=32, holdout=0.1)
-    for golden in [is_golden(side, side.name) for side in both(tmp_path / "held")]:
-        assert packer.verify(golden, source)

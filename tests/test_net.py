@@ -54,6 +54,13 @@ def arrow(folder: Path, *, file=False, compression=None, made=None) -> Path:
     return path
 
 
+def topk(folder: Path) -> Path:
+    """Documents with two values for each token."""
+    made = table(LENGTHS[:80])
+    values = [[[token, token + 1] for token in ids] for ids in made["input_ids"].to_pylist()]
+    return parquet(folder, made.append_column("ids", pa.array(values, pa.list_(pa.list_(pa.int32(), 2)))))
+
+
 def parquet(folder: Path, made=None) -> Path:
     pq.write_table(made or table(), folder / "rows.parquet", row_group_size=70)
     return folder / "rows.parquet"
@@ -167,6 +174,7 @@ PACKS = {
     "drop untrained": (parquet, {"untrained": "drop", "max_len": 16}),
     "seed": (parquet, {"seed": 12}),
     "padding": (parquet, {"pad_id": 7}),
+    "several values of a token": (topk, {"keep_tokens": ["ids"], "align": 4}),
     "keep": (parquet, {"keep": ["topic", "images"], "keep_tokens": ["scores"]}),
     "added columns": (parquet, {"add_column": ["position_ids"]}),
     "no labels": (unlabelled, {"labels": False, "add_column": ["position_ids"]}),
@@ -248,6 +256,11 @@ def pack(folder: Path, source, path_of_tokenizer=None, **options) -> Path:
 def test_a_pack_keeps_its_bytes(tmp_path, net, tokenizer, name):
     write, options = PACKS[name]
     compare(net, name, found_in(pack(tmp_path, write(tmp_path), tokenizer, **options)))
+
+
+def test_what_is_held_out_keeps_its_bytes(tmp_path, net):
+    out = pack(tmp_path, parquet(tmp_path), holdout=0.1)
+    compare(net, "held out", [found_in(side) for side in (out, out.with_name("out-holdout"))])
 
 
 @pytest.mark.parametrize("name", ["parquet", "align", "keep", "grouped"])

@@ -19,8 +19,6 @@ from tests.helpers.opening import open_source
 from tests.helpers.pack import hashes, made_documents, save_arrow, segments_in
 from tests.helpers.small import shrink
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 @pytest.mark.parametrize(
     ("name", "documents", "max_len"),

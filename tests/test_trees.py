@@ -15,7 +15,6 @@ from packer.token_memory.prefix_trees import build_trees
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import succeeded
 from tests.helpers.each_answer import RECORDS, THOUGHTS, documents_in, packed
-from tests.helpers.golden_folders import is_golden
 from tests.helpers.packed_rows import rewrite_shards, rows_on_disk
 from tests.helpers.packed_trees import answers_in, paths_of, trees_in
 from tests.helpers.small import shrink
@@ -566,9 +565,3 @@ def test_a_tree_is_shown_branch_by_branch(tmp_path):
     page = tmp_path / "page.html"
     succeeded("stats", tmp_path / "out", "--report", page)
     assert "lower: a branch" in page.read_text()
-
-
-def test_the_format_of_trees_is_written_and_read_unchanged(tmp_path):
-    source = write_lines(tmp_path / "samples.jsonl", [samples(number) for number in range(30)])
-    packer.pack(source, tmp_path / "out", max_len=48, share_prefixes=True, keep=["weight"])
-    assert packer.verify(is_golden(tmp_path / "out", "trees"), source)
