@@ -50,8 +50,8 @@ def pytest_addoption(parser):
 
 
 LONG = {
-    *("algorithms", "damaged_files", "docs", "families", "faults", "isolation", "leftover_values", "loss"),
-    *("optimal", "output_folder", "pack", "pages", "ranks", "ray", "remote_sources", "shards_with_tokens"),
+    *("algorithms", "damaged_files", "docs", "families", "crashes", "isolation", "leftover_values", "loss"),
+    *("optimal", "outputs", "pack", "pages", "ranks", "ray", "remote_sources", "shards_with_tokens"),
     *("signals", "stored_outputs", "text_corpora", "text_pairs", "training", "verifying_parts"),
 }
 """Modules of tests that take longest. They begin first, so that no process has one left when the others are done."""

@@ -1,6 +1,5 @@
 """A damaged file of an unfinished output is made again or named in one line, and --overwrite replaces it."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 
 import packer
-from tests.helpers.faults import shards_in
 from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes, made_documents
-from tests.helpers.replace_folder import killed_at
 from tests.helpers.small import shrink
 
 FILES = [
@@ -100,6 +97,11 @@ def source(small_partitions, tmp_path_factory) -> Path:
 
 def pack(source: Path, out: Path, **options) -> packer.Manifest:
     return packer.pack(source, out, max_len=64, shard_size="6KB", workers=1, sync=False, **options)
+
+
+def shards_in(folder: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of every committed shard: one that is written again has others."""
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("data-*.arrow")}
 
 
 @pytest.fixture(scope="module")
@@ -208,27 +210,5 @@ def test_overwrite_starts_again_if_lengths_in_memory_have_changed(tmp_path):
     changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})
     with pytest.raises(packer.PackerError, match="has changed since: start again with overwrite"):
         pack(changed, out)
-    for number in range(0, 40, 5):  # kills while what was made of the other source is removed
-        again = shutil.copytree(out, tmp_path / str(number))
-        with contextlib.suppress(Killed), killed_at(number):
-            pack(changed, again, overwrite=True)
-        try:
-            pack(changed, again)
-        except packer.PackerError:  # it was started from another source
-            pack(changed, again, overwrite=True)
-        assert list(packer.verify(again, changed)) == []
-
-
-def test_temporary_files_of_a_killed_process_are_removed_when_the_pack_goes_on(source, tmp_path):
-    left = None
-    for _ in (False, True):
-        with pytest.MonkeyPatch.context() as striking:
-            kill(striking, "data-00005-")
-            with pytest.raises(Killed):
-                packer.pack(source, tmp_path / "out", max_len=64, shard_size="6KB", workers=1)
-        if left is not None:
-            assert not left.exists()
-        else:
-            (stream,) = (tmp_path / "out/.packer").glob("*/spill/*.arrow")
-            left = stream.with_name(".00000-00000.arrow.1234")
-            left.write_bytes(b"left by a kill")
+    pack(changed, out, overwrite=True)
+    assert list(packer.verify(out, changed)) == []

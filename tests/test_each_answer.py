@@ -10,6 +10,7 @@ import pytest
 import packer
 from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer
 from tests.helpers.commands import succeeded
+from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
@@ -117,7 +118,7 @@ def test_an_invalid_chat_is_named_by_its_line_and_left_out_whole(tokenizer, tmp_
 
 
 def test_records_are_numbered_through_the_pieces_of_all_files(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("packer.sources.decoded_pieces._PIECE", 1000)
+    shrink(monkeypatch, piece=1000)
     one = write_lines(tmp_path / "one.jsonl", RECORDS)
     two = write_lines(tmp_path / "two.jsonl", RECORDS[::-1])
     packed([one, two], tmp_path / "joined", tokenizer)
@@ -189,7 +190,7 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
 
 
 def test_numbers_of_documents_do_not_depend_on_workers(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("packer.sources.decoded_pieces._PIECE", 500)
+    shrink(monkeypatch, piece=500)
     source = write_lines(tmp_path / "chats.jsonl", RECORDS * 5)
     hashes = set()
     for workers in (1, 3):

@@ -187,7 +187,7 @@ def test_the_first_documents_are_compared_to_their_ends(texts, tokenizer, tmp_pa
     expected, _ = packed(source, tokenizer, tmp_path / "expected")
     monkeypatch.setattr(fast_tokens, "version", lambda: "0")
     shrink(monkeypatch, fast_characters=1)
-    monkeypatch.setattr(fast_tokens, "_ONE_IN", 1 << 62)
+    shrink(monkeypatch, compared_documents=1 << 62)
     monkeypatch.setattr(fast_tokens, "load", without_merge("Ġjumps"))
     monkeypatch.setattr(fast_tokens, "hard_texts", lambda settings: ["plain"])
     found, totals = packed(source, tokenizer, tmp_path / "found")
@@ -254,17 +254,14 @@ def test_a_pack_that_resumes_the_other_way_has_the_same_bytes(texts, tokenizer, 
 
 
 @needs_gigatoken
-def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, tokenizer, tmp_path):
+def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, tokenizer, tmp_path, monkeypatch):
     expected, _ = packed(texts, tokenizer, tmp_path / "one")
-    script = (
-        "import sys; from packer.cli import cli; from packer.sources import decoded_pieces; from packer.text import "
-        "fast_tokens; fast_tokens._ENOUGH = 1; decoded_pieces._PIECE = 1 << 15; cli(sys.argv[1:])"
-    )
+    shrink(monkeypatch, everywhere=True, fast_characters=1, piece=1 << 15)
     out = tmp_path / "out"
     words = ["pack", texts, "-o", out, "--max-len", "64", "--tokenizer", tokenizer, "--no-eos"]
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, words), "--ranks", f"{rank}/2"],
+            [sys.executable, "-m", "packer", *map(str, words), "--ranks", f"{rank}/2"],
             env={**os.environ, fast_tokens.SWITCH: str(rank)},
         )
         for rank in range(2)
@@ -282,7 +279,7 @@ def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp
     expected, _ = packed(texts, tokenizer, tmp_path / "expected")
     monkeypatch.setattr(fast_tokens, "version", lambda: "0")
     shrink(monkeypatch, fast_characters=1)
-    monkeypatch.setattr(fast_tokens, "_ONE_IN", 1)
+    shrink(monkeypatch, compared_documents=1)
     planted = {"nowhere": "never", "somewhere": "Ġjumps", "everywhere": "Ġfox"}[wrong]
 
     monkeypatch.setattr(fast_tokens, "load", without_merge(planted))

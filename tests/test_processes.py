@@ -94,14 +94,12 @@ def test_a_killed_process_is_one_line_and_the_pack_resumes(tmp_path, tokenizer, 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_they_end_with_the_process_that_started_them(tmp_path, tokenizer, sent):
+def test_they_end_with_the_process_that_started_them(tmp_path, tokenizer, monkeypatch, sent):
     source = write_lines(tmp_path / "chats.jsonl", chats() * 200)
     words = ["pack", str(source), "-o", str(tmp_path / "out"), "--tokenizer", str(tokenizer), "--workers", "2"]
-    script = (
-        "from packer.cli import cli; from packer.sources import decoded_pieces, spill;"
-        f"decoded_pieces._PIECE = 100_000; spill.WORTH_PROCESSES = 1; cli({[*words, '--max-len', '64']!r})"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    shrink(monkeypatch, everywhere=True, piece=100_000, worth_processes=1)
+    command = [sys.executable, "-m", "packer", *words, "--max-len", "64"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while len(found := children(process.pid)) < 2:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)

@@ -22,6 +22,7 @@ from packer.errors import PackerError, SourceError
 from packer.output.unfinished_output import Output
 from packer.ranks import Heartbeats, RankOf, Ranks, rank_of
 from packer.stores.store import Folder
+from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes
 from tests.helpers.ranks import as_arrow, as_files, in_threads, options_of, run_ranks, scored
 from tests.helpers.small import shrink
@@ -282,16 +283,14 @@ def test_one_rank_prints_the_summary_and_the_environment_names_the_rank(tmp_path
     assert sorted(out.startswith("Packed ") for out, _ in outputs) == [False, False, True]
 
 
-def started(source, out, rank, count, *, killed_at="no stage"):
-    """Start a rank in a process of its own that kills itself before it names a file of a stage."""
+def started(source, out, rank, count, *, struck_at="no stage", signal="SIGKILL"):
+    """Start a rank in a process of its own that is killed or stopped before it names a file of a stage."""
     script = f"""
 import os, signal
 from pytest import MonkeyPatch
 from packer.__main__ import main
 from tests.helpers.kills import named
-from tests.helpers.small import shrink
-shrink(MonkeyPatch(), heartbeat=0.2, rank_patience=2)
-named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if {killed_at!r} in name else write())
+named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.{signal}) if {struck_at!r} in name else write())
 main()
 """
     words = ["pack", str(source), "-o", str(out), "--max-len", "64", "--shard-size", "6KB", "--algorithm", "mixed"]
@@ -308,17 +307,38 @@ main()
         *(pytest.param(each, marks=pytest.mark.nightly) for each in ("00003-00000.arrow", "manifest.json")),
     ],
 )
-def test_ranks_killed_at_any_stage_are_replaced(tmp_path, out, stage):
+def test_ranks_killed_at_any_stage_are_replaced(tmp_path, out, monkeypatch, stage):
     """Ranks 0 and 1 kill themselves; a third one finishes what they leave."""
+    shrink(monkeypatch, everywhere=True, heartbeat=0.2, rank_patience=2, partition_tokens=1)
     source = as_files(tmp_path)
     packer.pack(source, tmp_path / "expected", **options_of({"algorithm": "mixed"}))
-    running = [started(source, out, rank, 3, killed_at=stage) for rank in (0, 1)]
+    running = [started(source, out, rank, 3, struck_at=stage) for rank in (0, 1)]
     last = started(source, out, 2, 3)
     told = last.communicate(timeout=120)[1]
     assert last.returncode == 0, told
     for process in running:
         process.communicate(timeout=120)
     assert -signal.SIGKILL in {process.returncode for process in running}
+    assert hashes(out) == hashes(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_a_rank_that_stops_while_it_prepares_the_output_is_replaced(tmp_path, monkeypatch, begun_before):
+    source, out, options = as_files(tmp_path), tmp_path / "out", options_of({"algorithm": "mixed", "workers": 1})
+    packer.pack(source, tmp_path / "expected", **options)
+    if begun_before:  # with another lock, and another request
+        with monkeypatch.context() as killing:
+            kill(killing, "data-00003-of")
+            with pytest.raises(Killed):
+                packer.pack(source, out, **options)
+    slow = started(source, out, 0, 2, struck_at="request.json", signal="SIGSTOP")
+    os.waitpid(slow.pid, os.WUNTRACED)
+    shrink(monkeypatch, rank_patience=0.5)
+    packer.pack(source, out, ranks="1/2", **options)
+    assert hashes(out) == hashes(tmp_path / "expected")
+    os.kill(slow.pid, signal.SIGCONT)
+    assert slow.communicate(timeout=120)[1] == ""
+    assert slow.returncode == 0
     assert hashes(out) == hashes(tmp_path / "expected")
 
 
@@ -329,7 +349,8 @@ def paths_in(out):
 
 
 @pytest.mark.slow
-def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(tmp_path, out):
+def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(tmp_path, out, monkeypatch):
+    shrink(monkeypatch, everywhere=True, heartbeat=0.2, rank_patience=2, partition_tokens=1)
     source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
     expected = packer.pack(source, tmp_path / "expected", **options)
     for name in ("request.json", "drawn-", "data-"):

@@ -21,12 +21,13 @@ from packer.errors import PackerError
 from packer.output.unfinished_output import Output
 from packer.ranks import Heartbeats
 from packer.shards.files import HashingFile
+from packer.shards.manifest import is_packed
 from packer.stores import RemotePath
 from packer.stores.local_files import temporary_folder
 from packer.stores.store import store_at
 from tests.helpers.cli import ROOT
 from tests.helpers.commands import run
-from tests.helpers.kills import Killed, kill
+from tests.helpers.kills import Killed, kill, named
 from tests.helpers.pack import hashes, made_documents, save_arrow
 from tests.helpers.ranks import in_threads, run_ranks
 from tests.helpers.small import shrink
@@ -116,6 +117,44 @@ def begin(source, out, monkeypatch):
         kill(struck, "/data-00001", after=True)
         with pytest.raises(Killed):
             packer.pack(source, str(out), **OPTIONS)
+
+
+INSTANTS = {
+    "after the request": ("request.json$", True, False),
+    "between a decoded stream and its checkpoint": (r"spill/.*-00000\.json$", False, False),
+    "before the mark of all streams": (r"\.unified$", False, False),
+    "before a checkpoint of the plan": ("checkpoints/.*/3$", False, False),
+    "after a checkpoint of the plan": ("checkpoints/.*/3$", True, False),
+    "before an entry": ("checkpoints/committed/5$", False, True),
+    "between an entry and its shard": (r"data-00005-.*\.arrow$", False, True),
+    "after a shard": (r"data-00005-.*\.arrow$", True, True),
+    "before the manifest": ("manifest.json$", False, True),
+    "after the manifest": ("manifest.json$", True, True),
+}
+
+
+@pytest.mark.nightly(after=8)
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_a_killed_pack_is_resumed_on_another_machine(source, bucket, tmp_path, monkeypatch, instant):
+    shrink(monkeypatch, partition_tokens=1)  # each shard is a partition, so that plans have several checkpoints
+    options, out, named_again = {**OPTIONS, "shard_size": "6KB", "workers": 1}, bucket / "set", []
+    packer.pack(source, tmp_path / "other", **options)
+    name, after, has_shards = INSTANTS[instant]
+    with monkeypatch.context() as striking:
+        kill(striking, name, after=after)
+        with pytest.raises(Killed):
+            packer.pack(source, out, **options)
+    assert is_packed(out) == (instant == "after the manifest")
+    there = {path.name for path in out.iterdir() if path.name.startswith("data-")}
+    assert bool(there) == has_shards
+    with monkeypatch.context() as watching:
+        watching.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir=tmp_path))
+        named(watching, lambda target, rename: (named_again.append(target), rename())[1])
+        packer.pack(source, out, **options)
+    planned = [target for target in named_again if "/checkpoints/" in target and "/committed/" not in target]
+    assert bool(planned) == (not has_shards)  # nothing is planned again
+    assert there.isdisjoint(target.rpartition("/")[2] for target in named_again)
+    assert hashes(out) == hashes(tmp_path / "other")
 
 
 def test_an_unfinished_pack_of_another_request_is_refused_or_replaced(source, bucket, expected, monkeypatch):

@@ -107,14 +107,11 @@ def test_tokens_are_those_of_one_moment_too(chats, tokenizer, tmp_path, travel):
     assert moments(tmp_path / "out", tokenizer) == {written(TokenizeReport.from_dict(report).text.moment)}
 
 
-def test_ranks_on_machines_with_different_clocks_write_one_moment(chats, tokenizer, tmp_path):
+def test_ranks_on_machines_with_different_clocks_write_one_moment(chats, tokenizer, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    script = (
-        "import sys; from packer.cli import cli; from packer.sources import decoded_pieces; "
-        "decoded_pieces._PIECE = 1 << 15; cli(sys.argv[1:])"
-    )
+    shrink(monkeypatch, everywhere=True, piece=1 << 15)
     options = f"--max-len 128 --tokenizer {tokenizer} --train-on all --ranks".split()
-    command = [sys.executable, "-c", script, "pack", str(chats), "-o", str(out), *options]
+    command = [sys.executable, "-m", "packer", "pack", str(chats), "-o", str(out), *options]
     running = [
         subprocess.Popen([*command, f"{rank}/2"], env={**os.environ, "TZ": zone})
         for rank, zone in enumerate((EAST, WEST))

@@ -1,13 +1,27 @@
 """Sizes and waiting times that are made small, so that a small input has several pieces, blocks, chunks or shards.
 
-No other file of tests names these private constants: whoever moves one changes a line here.
+Each is a constant of the module that it belongs to, beside the reason for its value. No other file of tests names one,
+so whoever moves it changes a line here.
 """
 
-import pytest
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+EVERYWHERE = "PACKER_TEST_SIZES"
+"""Environment variable with sizes for processes that tests start, as JSON."""
 
 PLACES = {
     # reading
     "piece": "packer.sources.decoded_pieces._PIECE",
+    "compared_documents": "packer.text.fast_tokens._ONE_IN",
     "fast_characters": "packer.text.fast_tokens._ENOUGH",
     "compared_characters": "packer.text.unlike_characters._COMPARED",
     "worth_processes": "packer.sources.spill.WORTH_PROCESSES",
@@ -28,6 +42,7 @@ PLACES = {
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
     "verified_segments": "packer.pipeline.verifying._TOGETHER",
+    "compared_tokens": "packer.pipeline.against_source._COMPARED_TOGETHER",
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
     # ranks and stores
     "heartbeat": "packer.ranks.INTERVAL",
@@ -45,10 +60,22 @@ PLACES = {
 }
 
 
-def shrink(patch: pytest.MonkeyPatch, **sizes) -> None:
-    """Make sizes and times small until the patch is undone."""
+def shrink(patch: pytest.MonkeyPatch, *, everywhere: bool = False, **sizes) -> None:
+    """Make sizes and times small until the patch is undone; with `everywhere`, also in processes that are started."""
     for name, size in sizes.items():
         patch.setattr(PLACES[name], size)
+    if everywhere:
+        tests = Path(__file__).parents[2]
+        path = [Path(__file__).parent / "site", tests, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, path)))
+        patch.setenv(EVERYWHERE, json.dumps(sizes))
+
+
+def set_sizes(sizes: dict) -> None:
+    """Set sizes and times in this process, for good."""
+    for name, size in sizes.items():
+        module, _, constant = PLACES[name].rpartition(".")
+        setattr(importlib.import_module(module), constant, size)
 
 
 def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
