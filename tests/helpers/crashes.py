@@ -689,7 +689,10 @@ class Trial:
         alone = self.case()
         self._run(alone, self.scenario.other)
         require(contents(case / "out") == made == contents(alone / "out"), f"the other output was changed ({at})")
-        require([path.name for path in case.iterdir()] == ["out"], "something was left beside the output")
+        left = sorted(
+            str(path.relative_to(case)) for path in case.rglob("*") if path.relative_to(case).parts[0] != "out"
+        )
+        require(not left, f"something was left beside the output ({at}): {left}")
         for each in (case, alone):
             shutil.rmtree(each)
         require("Traceback" not in outcome.error, outcome.error)
