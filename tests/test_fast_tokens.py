@@ -266,7 +266,7 @@ def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, 
         )
         for rank in range(2)
     ]
-    assert [process.wait(timeout=100) for process in running] == [0, 0]
+    assert [process.wait(timeout=300) for process in running] == [0, 0]
     assert {path.name: path.read_bytes() for path in out.glob("*.arrow")} == expected
     assert 0 < packer.load(out).manifest.totals.documents_by_gigatoken < 4000
 
