@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS, TREE, TREE_INPUT_IDS
 from packer.errors import PackerError
+from packer.loader.batch_formats import BatchFormat, batch_format
 from packer.loader.batch_input import Tensors
-from packer.loader.collating import collate
 from packer.shards.row_format import PADDING
 
 SHARES = ((8, 4, 2, 2), (1, 10, 5), (16,))
@@ -135,13 +135,14 @@ def probe(
     if max_len < 32 or vocabulary < 3:
         raise PackerError(f"max_len is {max_len} and vocabulary {vocabulary}: give at least 32 and 3")
     parts = list(_make_parts(max_len, has_tree=format == "tree"))
+    make = batch_format(format, tensors=tensors, **({"mtp": mtp} if mtp else {}))
     tokens = np.random.default_rng(0).integers(1, vocabulary, len(SHARES) * max_len)
 
     def run(tokens: NDArray[np.int64], alone: int | None = None) -> _Run:
         rows = _rows(parts, tokens, max_len) if alone is None else [_row_of_path(parts, alone, tokens, max_len)]
         if format == "tree":
             rows = [_with_tree(row, parts if alone is None and not number else []) for number, row in enumerate(rows)]
-        return _run(step, rows, {"format": format, "mtp": mtp, "tensors": tensors})
+        return _run(step, rows, make)
 
     return _compare(run, parts, tokens, tokens % (vocabulary - 1) + 1, tolerance)
 
@@ -243,9 +244,9 @@ def _with_tree(row: dict[str, NDArray[Any]], parts: Sequence[_Part]) -> dict[str
     return {TREE_INPUT_IDS if name == "input_ids" else name: values for name, values in row.items()} | {TREE: trees}
 
 
-def _run(step: Callable[[Any], Any], rows: Sequence[Mapping[str, NDArray[Any]]], options: Mapping[str, Any]) -> _Run:
+def _run(step: Callable[[Any], Any], rows: Sequence[Mapping[str, NDArray[Any]]], make: BatchFormat) -> _Run:
     """Run a step, and return the losses of all tokens and the gradients of their sum."""
-    found, gradients = step(collate(rows, **options)), dict[int, Any]()
+    found, gradients = step(make(rows)), dict[int, Any]()
     if hasattr(found, "detach"):
         gradients = _gradients(found)
         found = found.detach().cpu().double()
