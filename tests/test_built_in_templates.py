@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-import packer
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.options.choices import BUILT_IN_TEMPLATES
@@ -144,21 +143,6 @@ def test_a_tokenizer_without_the_tokens_of_a_template_is_refused(tmp_path):
             text_options(tokenizer=str(tmp_path / "tokenizer.json"), chat_template="llama3"),
             Records(kind="chat", columns=("messages",), conversational=True),
         )
-
-
-def test_the_error_about_a_template_that_cannot_be_trained_on_names_those_that_can(shared_data, tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"messages": CHATS[2:] * 5}), tmp_path / "chats.parquet")
-    options = {"max_len": 64, "tokenizer": shared_data / "tokenizers" / "qwen3", "sync": False}
-    with pytest.raises(PackerError, match=r"; choose chat_template qwen3, which renders chats with one answer alike"):
-        packer.pack(tmp_path / "chats.parquet", tmp_path / "out", **options)
-    manifest = packer.pack(
-        tmp_path / "chats.parquet", tmp_path / "out", chat_template="qwen3", overwrite=True, **options
-    )
-    assert manifest.options.chat_template == "qwen3"
-    assert manifest.totals.tokens_trained > 0
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN_TEMPLATES if name != "chatml"])
