@@ -279,11 +279,11 @@ REPLACEABLE = {
 
 
 @pytest.mark.parametrize("name", REPLACEABLE)
-def test_another_output_is_refused_in_one_line_and_replaced_on_request(tmp_path, tokenizer, name):
+def test_another_output_is_refused_in_one_line_and_replaced_on_request(tmp_path, request, name):
     command, state, words, *more = REPLACEABLE[name]
     folder, fresh = tmp_path / "made", tmp_path / "fresh"
     if command is tokenize:
-        shutil.copytree(tokenizer, tmp_path / "tokenizer")
+        shutil.copytree(request.getfixturevalue("tokenizer"), tmp_path / "tokenizer")
     folder.mkdir()
     state(folder)
     before = state_of(folder)

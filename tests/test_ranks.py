@@ -394,7 +394,7 @@ def test_what_another_process_of_a_rank_completes_at_any_moment_is_returned(tmp_
     source, options = as_files(tmp_path), options_of({"ranks": "0/1", "workers": 2, "algorithm": algorithm})
     told = []
     expected = packer.pack(source, tmp_path / "expected", progress=lambda *step: told.append(step), **options)
-    for moment in range(0, len(told), max(1, len(told) // 12)):
+    for moment in range(0, len(told), max(1, len(told) // 7)):
         out, steps = tmp_path / f"out{moment}", []
 
         def complete(*step, out=out, steps=steps, moment=moment):
