@@ -1,5 +1,4 @@
-"""`stats` predicts the rows that `pack` writes: groups, pairs and limits from every kind of
-source."""
+"""`stats` predicts the rows that `pack` writes: groups, pairs and limits, from every kind of source."""
 
 import json
 from dataclasses import replace
@@ -124,9 +123,6 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
         options = PackOptions(max_len=8, group_by="group")
         with pytest.raises(PackerError, match=words):
             dataset_figures(PathList(tuple(paths)), options=options)
-
-
-# ---- by several algorithms ----
 
 
 # ---- on the command line ----
