@@ -11,6 +11,7 @@ import pytest
 
 import packer
 from packer.paths import PathList
+from packer.sources.read_documents import DocumentReader
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.opening import open_source
@@ -169,7 +170,7 @@ def test_a_split_is_chosen_in_every_folder_and_files_are_read_whatever_their_nam
         write_documents(Path(name), [[number]])
 
     def tokens(*paths, split=None):
-        tables = open_source(PathList(paths), split=split).tables()
+        tables = DocumentReader(open_source(PathList(paths), split=split)).tables()
         return [int(table.input_ids.list_at(at)[0].as_py()) for table in tables for at in range(len(table.lengths))]
 
     assert tokens("two", "one", split="train") == [2, 0]
