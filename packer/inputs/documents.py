@@ -231,19 +231,13 @@ def joined_batches(parts: Sequence[Batch]) -> Batch:
         return parts[0]
     labels = [part.labels for part in parts if part.labels is not None]
     return Batch(
-        _joined_lists([part.input_ids for part in parts]),
-        _joined_lists(labels) if labels else None,
+        pa.concat_arrays([part.input_ids for part in parts]),
+        pa.concat_arrays(labels) if labels else None,
         parts[-1].done,
         {name: pa.concat_arrays([part.extra[name] for part in parts]) for name in parts[0].extra},
         counts=sum((Counter(part.counts) for part in parts), Counter()),
         records=np.concatenate([part.records for part in parts if part.records is not None]),
     )
-
-
-def _joined_lists(lists: Sequence[pa.Array]) -> pa.Array:
-    """Join lists of one type; the empty ones of records that cannot be used may have another."""
-    kind = next((each.type for each in lists if len(each.flatten())), lists[0].type)
-    return pa.concat_arrays([each.cast(kind) for each in lists])
 
 
 class Places(Protocol):
