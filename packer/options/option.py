@@ -1,4 +1,4 @@
-"""Declaration of options, with what help texts and checks need; and conversion of their values.
+"""How options are declared, checked and converted.
 
 A field of a dataclass, such as `RowOptions`, or a parameter of a command declares an option:
 

@@ -265,7 +265,7 @@ class ShownRow:
 
 
 def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
-    """Draw rows below each other; segments have alternating shades, and what is left of a row is padding.
+    """Draw rows below each other. Segments have alternating shades; the rest of a row is padding.
 
     Branches of trees are lower than what they continue.
     """

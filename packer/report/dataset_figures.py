@@ -1,4 +1,4 @@
-"""Figures of a dataset and of its rows, alone or side by side: values that tables, JSON and pages show."""
+"""Figures of a dataset and its rows, and comparisons of them, for tables, JSON and pages."""
 
 from __future__ import annotations
 
