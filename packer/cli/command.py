@@ -24,6 +24,25 @@ else:
 ARGUMENTS = "packer.arguments"  # where the context has the words of the command line after `packer`
 GROUPED_FROM = 12  # options from which a command lists them under headings
 NAME_WIDTH = 24  # of the column of names under all headings
+_USUAL = (
+    *("max_len", "output", "tokenizer", "chat_template", "text_column", "train_on", "long", "keep", "workers"),
+    *("overwrite", "algorithm", "report", "help", "help_all"),
+)
+"""Options of commands with many that `--help` lists; `--help-all` lists every one."""
+_ALL = "packer.help_all"  # where the context says that all are asked for
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    """Print the help with every option, and exit."""
+    if is_asked:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _help_all_option() -> click.Option:
+    words = "Show every option and exit."
+    return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=words)
 
 
 def command(
@@ -45,6 +64,8 @@ def command(
         ]
         made.params += [DeclaredOption(option) for option in (*declared, *options_of(function).values())]
         made.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
+        if len(made.params) >= GROUPED_FROM:
+            made.params.append(_help_all_option())
         made.resumes = resumes
         return made
 
@@ -73,6 +94,8 @@ class PackerCommand(click.Command):
         if len(found) < GROUPED_FROM:
             super().format_options(ctx, formatter)
             return
+        if _ALL not in ctx.meta:
+            found = [option for option in found if option.required or option.name in _USUAL]
         for heading in HEADINGS:
             records = [option.get_help_record(ctx) for option in found if heading_of(option) == heading]
             lines = [(record[0].ljust(NAME_WIDTH), record[1]) for record in records if record is not None]

@@ -81,7 +81,7 @@ def _use_file(context: click.Context, parameter: click.Parameter, path: Path | N
 
 def _settable(context: click.Context) -> dict[str, click.Parameter]:
     """The parameters that a file may set, by name."""
-    others = ("help", "as_json", "debug", "config")
+    others = ("help", "help_all", "as_json", "debug", "config")
     return {str(parameter.name): parameter for parameter in context.command.params if parameter.name not in others}
 
 

@@ -127,10 +127,15 @@ def pack(
 ) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
 
+    \b
+    packer pack tokens.parquet --max-len 4096
+    packer pack chats.jsonl --tokenizer Qwen/Qwen3-0.6B --max-len 4096
+    packer pack texts.jsonl --tokenizer gpt2 --text-column body --max-len 8k
+
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
     folder of these, or a Hub id. It holds tokens or, with --tokenizer, text. Several paths are read as one dataset, in
     this order; name the output with --output. An interrupted command continues where it stopped when it is run again.
-    """
+    """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing
     from packer.sources.number_columns import ARRAY_COLUMN
