@@ -95,7 +95,7 @@ ALWAYS = {
 @pytest.mark.parametrize(("template", "chat"), [*product(ALWAYS, CHATS)])
 def test_a_prompt_of_which_a_part_is_always_appended_is_refused(encoder, tokenizer, template, chat):
     arguments = {"chat_template_kwargs": {"thinking": True}} if template == "only with thoughts" else {}
-    with pytest.raises(DocumentError, match=r"the chat template .*--train-on all") as raised:
+    with pytest.raises(DocumentError, match=r"the chat template .*--train-on each-answer or all") as raised:
         trained_text(encoder(ALWAYS[template]), tokenizer, messages=CHATS[chat], **arguments)
     assert "\n" not in str(raised.value)
     assert encoder(ALWAYS[template], "all").encode([{"messages": CHATS[chat]}]).labels is None
@@ -105,7 +105,7 @@ def test_a_prompt_of_which_a_part_is_always_appended_is_refused(encoder, tokeniz
 def test_a_completion_does_not_end_in_a_prompt_either(encoder, tokenizer, template):
     arguments = {"chat_template_kwargs": {"thinking": True}} if template == "only with thoughts" else {}
     made = encoder(ALWAYS[template], columns=("prompt", "completion", "chat_template_kwargs"))
-    with pytest.raises(DocumentError, match=r"the chat template .*--train-on all"):
+    with pytest.raises(DocumentError, match=r"the chat template .*--train-on each-answer or all"):
         trained_text(made, tokenizer, prompt=QUESTION[:1], completion=QUESTION[1:], **arguments)
 
 

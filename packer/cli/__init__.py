@@ -21,7 +21,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import metadata
 from typing import IO, Any
 
 import click
@@ -83,6 +82,8 @@ def _versions(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     """Print the versions of packer, Python and `LIBRARIES`, of which the last two are optional, and exit."""
     if not is_asked:
         return
+    from importlib import metadata
+
     echo(f"packer {__version__}, Python {platform.python_version()}")
     for name in LIBRARIES:
         try:
