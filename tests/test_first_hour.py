@@ -1,7 +1,9 @@
 """The first hour of a user: data as it is published packs at the first try, and a mistake is answered in one line."""
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import packer
@@ -166,6 +168,71 @@ def test_the_first_row_is_shown_and_another_tokenizer_is_named(tokenizer, tmp_pa
     file.write_text(file.read_text().replace('"!":', '"!!":'))
     named = run("show", "out", "--tokenizer", other)
     assert "out was tokenized with ours, so the text by" in named.stderr
+
+
+def _model_by_name():
+    return packer.attention.use("Qwen/Qwen3-0.6B")
+
+
+def _of(kind):
+    import datasets
+    import pandas as pd
+
+    column = {"input_ids": [[1, 2], [3]]}
+    of_rows = {"records": [{"input_ids": [1, 2]}], "dict": column, "DataFrame": pd.DataFrame(column)}
+    return of_rows.get(kind) if kind in of_rows else datasets.Dataset.from_dict(column).to_iterable_dataset()
+
+
+def _saved(tokenizer):
+    import transformers
+
+    return transformers.AutoTokenizer.from_pretrained(tokenizer)
+
+
+IN_PYTHON = {
+    "no dataset": (lambda _: packer.load("nowhere"), "no such file or folder"),
+    "no packed dataset": (lambda _: packer.load("."), "not a packed dataset"),
+    "a model's name": (lambda _: _model_by_name(), "AutoModelForCausalLM.from_pretrained"),
+    "shuffle": (lambda _: next(packer.batches("out", 1, shuffle=True)), "leave shuffle out"),
+    "a column": (lambda _: packer.load("out")["labels"], "dataset[0]['labels']"),
+    "a key that is no number": (lambda _: packer.load("out")[1.5], "a slice or a list of numbers"),
+    "records": (lambda _: packer.pack(_of("records"), "made", max_len=8), "datasets.Dataset.from_list"),
+    "a dict": (lambda _: packer.pack(_of("dict"), "made", max_len=8), "datasets.Dataset.from_dict"),
+    "a DataFrame": (lambda _: packer.pack(_of("DataFrame"), "made", max_len=8), "datasets.Dataset.from_pandas"),
+    "a stream": (lambda _: packer.pack(_of("stream"), "made", max_len=8), "datasets.Dataset.from_generator"),
+    "a tokenizer": (
+        lambda path: packer.pack("rows.jsonl", "made", max_len=8, tokenizer=_saved(path)),
+        "save_pretrained",
+    ),
+}
+"""What a user of a notebook tries, and what the line says instead."""
+
+
+@pytest.mark.parametrize("mistake", IN_PYTHON)
+def test_a_mistake_in_python_is_answered_with_what_to_write(mistake, tokenizer):
+    write_lines(Path("rows.jsonl"), [SCHEMAS["a text"]])
+    packer.pack("rows.jsonl", "out", max_len=64, tokenizer=tokenizer)
+    call, words = IN_PYTHON[mistake]
+    with pytest.raises(packer.PackerError, match=re.escape(words)) as raised:
+        call(tokenizer)
+    assert "\n" not in str(raised.value)
+
+
+def test_rows_are_chosen_by_slices_and_lists_and_batches_take_a_path(tokenizer):
+    write_lines(Path("rows.jsonl"), [SCHEMAS["a text"]] * 40)
+    packer.pack("rows.jsonl", "out", max_len=32, tokenizer=tokenizer)
+    for dataset in (packer.load("out"), packer.load(["out", "out"])):
+        for chosen, numbers in ((slice(1, 3), [1, 2]), ([0, -1], [0, len(dataset) - 1]), (np.array([2]), [2])):
+            assert [row["doc_ids"].tolist() for row in dataset[chosen]] == [
+                dataset[number]["doc_ids"].tolist() for number in numbers
+            ]
+    with pytest.raises(IndexError):
+        packer.load("out")[[100]]
+    ours, theirs = (
+        [batch["input_ids"].tolist() for batch in packer.batches(dataset, 2, tensors="numpy")]
+        for dataset in ("out", packer.load("out"))
+    )
+    assert ours == theirs
 
 
 def test_the_public_names_are_those_that_are_listed():

@@ -100,6 +100,8 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
         PackerError: the model's attention cannot be replaced; torch or transformers is not installed; or transformers
             is too old.
     """
+    if isinstance(model, str):
+        raise PackerError(f"use takes a model, not its name: pass AutoModelForCausalLM.from_pretrained({model!r})")
     name, text = register(), model.config.get_text_config()
     parts = [part for part in model.config.sub_configs if getattr(model.config, part) is text]
     model.set_attn_implementation({parts[0]: name} if parts else name)  # an image encoder keeps its own

@@ -12,7 +12,9 @@ from packer.loader.batch_formats import HFBatch, batch_format
 from packer.loader.batch_input import Tensors, examples_as_rows
 from packer.loader.batch_sampler import BatchSampler
 from packer.loader.dataset import PackedDataset
+from packer.loader.load import load
 from packer.loader.row_segments import StaticShape
+from packer.stores import AnyPath
 
 
 def collate(rows: Sequence[Mapping[str, Any]], *, format: str = "hf", epoch: int | None = None, **options: Any) -> Any:
@@ -61,9 +63,9 @@ def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch"
 
 
 def batches(
-    dataset: PackedDataset,
-    *,
+    dataset: PackedDataset | str | AnyPath,
     rows: int,
+    *,
     seed: int | None = 0,
     epoch: int = 0,
     drop_last: bool = False,
@@ -75,7 +77,7 @@ def batches(
     `BatchSampler` yields rows in the same order, and supports several ranks, DataLoader workers and resuming.
 
     Args:
-        dataset: dataset from `load`.
+        dataset: dataset from `load`, or its path.
         rows: rows per batch, at least 1; a row has up to max_len real tokens.
         seed: seed of the order of rows, 0..2^64-1; None for the order on disk.
         epoch: number of the epoch, 0..2^64-1; each epoch has its own order and masks.
@@ -88,7 +90,10 @@ def batches(
     """
     if rows < 1:
         raise PackerError(f"rows is {rows}: a batch needs at least 1")
+    if "shuffle" in options:
+        raise PackerError("rows are shuffled unless seed is None, which keeps the order on disk: leave shuffle out")
     make = batch_format(format, **options)
+    dataset = dataset if isinstance(dataset, PackedDataset) else load(dataset)
     sampler = BatchSampler(dataset, global_batch=rows, seed=seed, drop_last=drop_last)
     sampler.set_epoch(epoch)
     for row_numbers in sampler:

@@ -130,7 +130,7 @@ class CombinedDataset(PackedDataset):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, index: int) -> Row:
+    def _row(self, index: int) -> Row:
         number = index + len(self) if index < 0 else index
         if number < 0:
             raise IndexError(f"row {index} of {len(self)}")

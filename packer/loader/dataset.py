@@ -10,12 +10,13 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
+from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
@@ -59,7 +60,7 @@ class EpochList(list[_T]):
 
 
 class PackedDataset:
-    """Memory-mapped rows of a packed dataset, which `load` opens: `len(dataset)`, `dataset[i]`.
+    """Memory-mapped rows of a packed dataset, which `load` opens: `len(dataset)`, `dataset[i]`, `dataset[:4]`.
 
     A row is a dict of read-only arrays that view the mapped file:
 
@@ -179,9 +180,31 @@ class PackedDataset:
     def __len__(self) -> int:
         return self._first_rows[-1]
 
-    def __getitem__(self, index: int) -> Row:
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | NDArray[np.integer[Any]]) -> list[Row]: ...
+    def __getitem__(self, index: Any) -> Row | list[Row]:
+        """Return a row, or a list of rows for a slice or several numbers; negative numbers count from the end."""
+        if isinstance(index, int | np.integer):
+            return self._row(int(index))
+        return [self._row(number) for number in self._several(index)]
+
+    def _row(self, index: int) -> Row:
         found, tokens = self._stored_row(index), self._tokens
         return found if tokens is None else tokens.fill([found])[0]
+
+    def _several(self, index: Any) -> Sequence[int]:
+        """Return the numbers of the rows that a slice, a list or an array names."""
+        if isinstance(index, slice):
+            return range(*index.indices(len(self)))
+        if isinstance(index, str):
+            raise PackerError(f"a dataset has rows, which have columns: dataset[0][{index!r}] is one of the first row")
+        numbers = np.asarray(index)
+        if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
+            raise PackerError(f"rows are chosen by a number, a slice or a list of numbers, not by {index!r}")
+        found: list[int] = numbers.tolist()
+        return found
 
     def _stored_row(self, index: int) -> Row:
         """Return a row as it is in its shard; rows of an index have no tokens yet."""

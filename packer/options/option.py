@@ -262,6 +262,8 @@ def as_bytes(size: int | str) -> int:
 
 def as_path(path: str | Path | None) -> str | None:
     """A path as a string."""
+    if hasattr(path, "save_pretrained"):
+        raise OptionError("a tokenizer is named by its folder or Hub id: save an object by save_pretrained(folder)")
     return str(path) if isinstance(path, Path) else path
 
 

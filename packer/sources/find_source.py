@@ -68,7 +68,8 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
             kind = type(source).__name__
-            raise PackerError(f"a source of type {kind} is not supported; give a path, a Dataset or a DatasetDict")
+            remedy = _MADE_OF.get(kind, "a path, a datasets.Dataset or a DatasetDict")
+            raise PackerError(f"a source of type {kind} is not supported; give {remedy}")
         return find_table(source, split)
     found = _find_files(source, split)
     return found if found is not None else find_on_hub(str(source), split)
@@ -88,6 +89,16 @@ def _find_several(source: PathList, split: str | None) -> Found:
             )
         every.append(found)
     return join_files(str(source), every)
+
+
+_MADE_OF = {
+    "dict": "datasets.Dataset.from_dict(...)",
+    "DataFrame": "datasets.Dataset.from_pandas(...)",
+    "Table": "datasets.Dataset(table), or write it to a Parquet file",
+    "IterableDataset": "datasets.Dataset.from_generator(dataset.__iter__), or write it to Parquet files",
+    "generator": "datasets.Dataset.from_generator(function)",
+}
+"""Sources that users try by the name of their type, and what to give instead."""
 
 
 def _is_folder(path: str | Path) -> bool:

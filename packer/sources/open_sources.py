@@ -33,6 +33,8 @@ def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
     """Return several paths as one source, and any other source as it is; refuse other lists."""
     if not isinstance(source, (list, tuple)):
         return source
+    if source and all(isinstance(each, dict) for each in source):
+        raise PackerError("a list of records is not supported; give datasets.Dataset.from_list(...)")
     paths = [each for each in source if isinstance(each, (str, Path))]
     if not paths or len(paths) < len(source):
         raise PackerError(
