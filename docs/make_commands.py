@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import indent
 
 import click
 
@@ -70,7 +69,7 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     yield f"    {command.get_usage(context).removeprefix('Usage: ')}\n"
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         lines = paragraph.removeprefix("\b\n")
-        yield f"{lines if lines == paragraph else indent(lines, '    ')}\n"
+        yield f"{lines if lines == paragraph else f'```text{chr(10)}{lines}{chr(10)}```'}\n"
     found = [option for option in command.params if isinstance(option, click.Option)]
     for heading in HEADINGS:
         members = [option for option in found if heading_of(option) == heading]

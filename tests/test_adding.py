@@ -184,7 +184,7 @@ for toys in ({{"toys": 5}}, {{"toys": 4}}, {{"toys": 10}}, {{"tois": 5}}):
         print(packer.pack("{source}", "{out}", max_len=64, **toys).options.toys)
     except (packer.PackerError, TypeError) as error:
         print(error)
-run("pack", "--help")
+run("pack", "--help-all")
 run("verify", "{out}", "--source", "{source}")
 print(run_path("{script}")["arguments_module"]())
 """

@@ -138,7 +138,7 @@ def test_wrong_boundaries_are_an_error_in_compiled_code(monkeypatch, changes, me
         model(**batch_of(**changes))
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("family", "checkpointing"), [("qwen3", False), ("qwen3", True), ("gemma3_text", False)])
 def test_a_pass_over_trees_is_compiled_for_any_number_of_tokens(family, checkpointing):
     forests = [random_forest(seed, vocabulary=VOCABULARY) for seed in range(3)]
@@ -157,7 +157,7 @@ def test_a_pass_over_trees_is_compiled_for_any_number_of_tokens(family, checkpoi
         model(**forests[0].batch(tree=forests[0].tree * 0))
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly
 def test_a_tree_that_does_not_reach_compiled_layers_is_refused():
     model = compiled_layers(packer.attention.use(tiny_model("stablelm")))
     model(**batch_of())

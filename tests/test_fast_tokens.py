@@ -253,6 +253,7 @@ def test_a_pack_that_resumes_the_other_way_has_the_same_bytes(texts, tokenizer, 
     assert 0 < totals.documents_by_gigatoken < 4000
 
 
+@pytest.mark.nightly
 @needs_gigatoken
 def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, tokenizer, tmp_path, monkeypatch):
     expected, _ = packed(texts, tokenizer, tmp_path / "one")

@@ -337,7 +337,7 @@ def test_words_as_long_as_the_model_is_deep_are_left_whole(tmp_path, family, dep
     assert opened.model.config.hidden_act == activation["hidden_act"]
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("family", "shared", "layers"),
     [("gemma3n_text", 15, 10), ("gemma3n_text", 5, 10), ("gemma3n_text", 0, 5), ("gemma4_text", 10, 10)],

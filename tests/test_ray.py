@@ -197,19 +197,28 @@ def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_
 
 SCENARIOS = {
     "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
-    **({"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if version() is not None else {}),
     "error": raises_an_error_of_a_task_in_one_line,
     "workers": replaces_killed_workers,
 }
 
 
 @pytest.mark.slow
-def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path, bucket, store_server):
+def test_a_cluster_writes_the_bytes_of_one_process_and_replaces_killed_workers(tmp_path):
     """One test for all, because a cluster takes long to start and only one process should have one."""
+    run_scenarios(SCENARIOS, tmp_path)
+
+
+@pytest.mark.nightly
+def test_a_cluster_goes_on_in_a_store_whatever_dies_and_tokenizes_as_the_library_does(tmp_path, bucket, store_server):
     of_a_store = (replaces_nodes_of_a_store, goes_on_in_a_store_after_the_driver_was_killed)
     stored = {scenario.__name__: partial(scenario, bucket, store_server) for scenario in of_a_store}
+    gigatoken = {"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if version() is not None else {}
+    run_scenarios({**gigatoken, **stored}, tmp_path)
+
+
+def run_scenarios(scenarios, tmp_path):
     with cluster_of_two() as cluster:
-        for name, scenario in {**SCENARIOS, **stored}.items():
+        for name, scenario in scenarios.items():
             folder = tmp_path / name
             folder.mkdir()
             try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.one_line_errors import one_line_errors
+from packer.cli.printing import echo
 from packer.errors import PackerError
 from packer.options import Option, options_of
 from packer.options.option import GENERAL, HEADINGS, REQUIRED
@@ -36,7 +37,7 @@ def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     """Print the help with every option, and exit."""
     if is_asked:
         ctx.meta[_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
+        echo(ctx.get_help())
         ctx.exit()
 
 
