@@ -112,6 +112,16 @@ MISTAKES = {
     "several lengths": (["pack", "rows.jsonl", "--max-len", "1k,2k"], 2, ("packer stats compares several",)),
     "no such option": (["pack", "rows.jsonl", "--max_len", "1k"], 2, ("Did you mean '--max-len'?",)),
     "no such export": (["export", "out", "--to", "torchtunes"], 2, ("'torchtune'", "see packer export --help")),
+    "an export without need": (
+        ["export", "out", "--to", "axolotl"],
+        2,
+        ("needs no export", "axolotl.md"),
+    ),
+    "chats without a tokenizer": (
+        ["pack", "chats.jsonl", "--max-len", "64"],
+        1,
+        ("; give --tokenizer to pack text or chats",),
+    ),
     "a page of the web": (["pack", "https://x.org/a.jsonl", "--max-len", "64"], 1, ("download it",)),
     "no such file": (["pack", "there/rows.jsonl", "--max-len", "64"], 1, ("no such file or folder", "check the path")),
     "text without a tokenizer": (["pack", "rows.jsonl", "--max-len", "64"], 1, ("--tokenizer",)),

@@ -345,7 +345,7 @@ def test_impossible_requests_are_refused_before_anything_is_written(tmp_path, to
     assert "has no chat template; choose a template by chat_template (chatml, " in refused(chat, bare)
     assert "train_on assistant does not fit documents of text" in refused(text, tokenizer, train_on="assistant")
     assert "train_on is 'me': choose one of all, completion, assistant" in refused(text, tokenizer, train_on="me")
-    assert "or give tokenizer to pack text" in refused(text, None)
+    assert "give tokenizer to pack text or chats" in refused(text, None)
     assert "text_column is 'body', but there is no tokenizer: set" in refused(text, None, text_column="body")
     assert "eos is False, but there is no tokenizer" in refused(text, None, eos=False)
     assert "input_column is 'ids', but tokens and labels come" in refused(text, tokenizer, input_column="ids")

@@ -25,7 +25,7 @@ from packer.cli.shared_options import (
     source_of,
 )
 from packer.errors import OptionError
-from packer.exporting.targets import TARGETS
+from packer.exporting.targets import TARGETS, as_target
 from packer.manifest_fields import REJECTED
 from packer.options import Option, PackOptions, ReadOptions, RunOptions, values_of
 from packer.options.choices import Compression
@@ -206,6 +206,7 @@ To = Annotated[
         "Trainer that reads the files, of those above; parquet keeps all columns as they are.",
         OUTPUT,
         choices=tuple(TARGETS),
+        convert=as_target,
         metavar="TRAINER",
     ),
 ]

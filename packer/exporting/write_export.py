@@ -24,7 +24,7 @@ from packer.arrow import as_arrow, as_numpy, numpy_dtype
 from packer.engine import available_workers, run_tasks
 from packer.errors import UNREADABLE, PackerError, first_line
 from packer.exporting.columns import Eos, find_eos, with_eos
-from packer.exporting.targets import TARGETS, Target
+from packer.exporting.targets import TARGETS, Target, as_target
 from packer.json_record import JsonRecord
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
@@ -108,7 +108,7 @@ def export(
     Each shard is written by itself, and a record batch at a time, so that each worker holds a few MB in memory. The
     arguments are those of `packer.export`; the job is done by this process alone.
     """
-    if to not in TARGETS:
+    if as_target(to) not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")

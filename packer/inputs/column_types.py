@@ -297,7 +297,7 @@ def _has_odd_bool(value: object, kind: pa.DataType) -> bool:
     return False
 
 
-_TEXT = {"text", "prompt", "messages", "conversations", *ROLES}  # columns of text
+_TEXT = {"text", "prompt", "instruction", "question", "messages", "conversations", *ROLES}  # columns of text
 
 TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
 
@@ -346,7 +346,7 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
         found = ", ".join(names) or "none"
         remedy = "name the tokens' column with --input-column"
         if _TEXT & set(names):
-            remedy += ", or give --tokenizer to pack text"
+            remedy = f"give --tokenizer to pack text or chats, or {remedy}"
         if columns.input_ids == columns_of_side(ROLES[0]).input_ids:  # pairs have columns of fixed names
             remedy = "give --tokenizer to pack text, or leave --pairs out"
         raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
