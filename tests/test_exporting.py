@@ -430,7 +430,7 @@ def test_the_command_prints_json_and_reports_mistakes_in_one_line(packed, tmp_pa
 
 
 def test_the_command_offers_every_target_and_compression():
-    choices = {option.name: getattr(option.type, "choices", None) for option in command.params}
+    choices = {option.name: option.declared.choices for option in command.params if hasattr(option, "declared")}
     assert list(choices["to"]) == list(TARGETS)
     assert list(choices["compression"]) == list(COMPRESSIONS)
     help_text = invoke("--help").stdout

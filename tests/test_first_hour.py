@@ -111,7 +111,7 @@ MISTAKES = {
     "no such command": (["pak", "rows.jsonl"], 2, ("Did you mean 'pack'?",)),
     "several lengths": (["pack", "rows.jsonl", "--max-len", "1k,2k"], 2, ("packer stats compares several",)),
     "no such option": (["pack", "rows.jsonl", "--max_len", "1k"], 2, ("Did you mean '--max-len'?",)),
-    "no such export": (["export", "out", "--to", "torchtunes"], 2, ("'torchtune'", "see packer export --help")),
+    "no such export": (["export", "out", "--to", "torchtunes"], 2, ("torchtune", "see packer export --help")),
     "an export without need": (
         ["export", "out", "--to", "axolotl"],
         2,

@@ -68,7 +68,7 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
             kind = type(source).__name__
-            remedy = _MADE_OF.get(kind, "a path, a datasets.Dataset or a DatasetDict")
+            remedy = _MADE_OF.get(kind, "a path, a Dataset or a DatasetDict")
             raise PackerError(f"a source of type {kind} is not supported; give {remedy}")
         return find_table(source, split)
     found = _find_files(source, split)
