@@ -41,11 +41,6 @@ def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
         ctx.exit()
 
 
-def _help_all_option() -> click.Option:
-    words = "Show every option and exit."
-    return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=words)
-
-
 def command(
     *declarations: type, changes: Mapping[str, Mapping[str, Any]] = {}, resumes: bool = False, **settings: Any
 ) -> Callable[[Callable[..., None]], PackerCommand]:
@@ -66,7 +61,8 @@ def command(
         made.params += [DeclaredOption(option) for option in (*declared, *options_of(function).values())]
         made.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
         if len(made.params) >= GROUPED_FROM:
-            made.params.append(_help_all_option())
+            settled: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
+            made.params.append(click.Option(["--help-all"], help="Show every option and exit.", **settled))
         made.resumes = resumes
         return made
 

@@ -80,7 +80,8 @@ class ReadOptions(JsonRecord):
         "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
         "JSON.",
         TEXT_AND_CHATS,
-        default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
+        default_words="text; prompt and completion, or response; question and answer; Alpaca's and Dolly's columns; "
+        "messages; conversations; those of pairs",
         commands=OF_TEXT,
     )
     train_on: choices.TrainOn | None = option(
