@@ -10,6 +10,7 @@
     packer.verify("dataset-packed-4096", ...)    a list of faults, which is true if there is none
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
+    packer.trainers.trl(packed, args)            arguments of SFTTrainer; `hf` for the Hugging Face Trainer
     packer.probe(step)                           which documents leak into others in a training step of any trainer
 
 Importing this package imports no other; loading a packed dataset imports numpy and pyarrow only.
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from packer.errors import PackerError, SourceError
 
 if TYPE_CHECKING:
-    from packer import attention
+    from packer import attention, trainers
     from packer.api import export, pack, verify
     from packer.exporting.write_export import Export
     from packer.loader.batch_sampler import BatchSampler
@@ -71,11 +72,13 @@ __all__ = [
     "probe",
     "rows",
     "static_shape",
+    "trainers",
     "verify",
 ]
 
 _HOMES = {
     "attention": (),
+    "trainers": (),
     "exporting.write_export": ("Export",),
     "api": ("export", "pack", "verify"),
     "loader.collating": ("batches", "collate", "flatten", "static_shape"),

@@ -305,7 +305,7 @@ def test_a_batch_without_boundaries_is_refused(family, rows, called):
         "base": lambda: model.base_model(input_ids=ids),
         "by place": lambda: model(ids, None if family == "gpt2" else mask),
     }
-    with pytest.raises(PackerError, match=r"neither cu_seq_lens_q nor position_ids.*packing=True.*rows_are_documents"):
+    with pytest.raises(PackerError, match=r"neither cu_seq_lens_q nor position_ids.*trainers.trl.*rows_are_documents"):
         calls[called]()
     packer.attention.use(model, rows_are_documents=True)
     calls[called]()

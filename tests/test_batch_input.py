@@ -65,7 +65,7 @@ def test_kept_text_stays_an_array_where_tensors_are_asked_for(with_kept_columns)
 
 FIRST, SECOND = "row 0 of the batch has", "row 1 of the batch has"
 INTEGERS, ALL_OR_NONE = "pass a list of integers", "pass labels for all of them or none"
-LOAD = "pass rows of packer.load; in the Hugging Face Trainer, set remove_unused_columns=False"
+LOAD = "pass rows of packer.load; in the Hugging Face Trainer, take its arguments from packer.trainers.hf"
 
 
 def without(row, name):

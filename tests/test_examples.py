@@ -87,13 +87,6 @@ def test_the_plain_loop(example, model, alone):
     assert_first_step(*printed(output), alone)
 
 
-@pytest.mark.parametrize("name", ["hugging_face_trainer", "trl_sft"])
-def test_the_trainers(example, model, alone, tmp_path, name):
-    pytest.importorskip({"hugging_face_trainer": "accelerate", "trl_sft": "trl"}[name])
-    run(name, example.packed, model, tmp_path, "--rows", ROWS, "--accumulation", GLOBAL_BATCH // ROWS)
-    assert_first_step(*logged(tmp_path), alone)
-
-
 def test_flattening_needs_no_packing(source, model, tmp_path):
     """Documents are whole here: nothing is cut to a row's length."""
     pytest.importorskip("accelerate")

@@ -1,7 +1,6 @@
 """Isolation: the logits, loss and gradients of documents are the same packed and alone, whatever trains on them."""
 
 from math import inf
-from unittest import mock
 
 import pytest
 
@@ -11,7 +10,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
-from examples import hugging_face_trainer, plain_loop  # noqa: E402  these need torch
+from examples import plain_loop  # noqa: E402  these need torch
 from tests.helpers.documents import SOURCES, Example, assert_same_gradients, make_example, make_source  # noqa: E402
 from tests.helpers.models import FLASH, VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 from tests.helpers.naive_attention import flash_attn_installed  # noqa: E402
@@ -138,42 +137,49 @@ def train_step(trainer):
     return loss, found
 
 
-def one_step(example, batch_size: int) -> dict[str, object]:
-    """Options of the recipes' trainers for one optimizer step on all rows; its gradients are not clipped."""
-    return {"rows": batch_size, "accumulation": -(-example.rows // batch_size), "max_grad_norm": inf}
+def one_step(example, folder, batch_size: int) -> dict[str, object]:
+    """Arguments of a trainer for one optimizer step on all rows; its gradients are not clipped."""
+    return {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": -(-example.rows // batch_size),
+        "num_train_epochs": 1,
+        "max_grad_norm": inf,
+        "logging_steps": 1,
+        "report_to": [],
+    }
 
 
 def reading_trainer(model, example, folder, *, batch_size, remove=()):
     """The Trainer as one uses it on any dataset of fixed rows: nothing of packer but the files."""
     pytest.importorskip("accelerate")
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=-(-example.rows // batch_size),
-        num_train_epochs=1,
-        max_grad_norm=inf,
-        logging_steps=1,
-        report_to=[],
-    )
+    arguments = transformers.TrainingArguments(**one_step(example, folder, batch_size))
     rows = datasets.load_from_disk(str(example.packed)).remove_columns(list(remove))
     return transformers.Trainer(model=model, args=arguments, train_dataset=rows)
 
 
 def collating_trainer(model, example, folder, *, batch_size):
-    """The recipe for the Trainer with packer's batches."""
+    """The Trainer with packer's dataset, collator and arguments."""
     pytest.importorskip("accelerate")
-    options = one_step(example, batch_size)
-    return hugging_face_trainer.make_trainer(model, str(example.packed), str(folder), **options)
+    arguments = transformers.TrainingArguments(**one_step(example, folder, batch_size))
+    return transformers.Trainer(model, **packer.trainers.hf(example.packed, arguments, eval=example.packed))
 
 
-def sft_trainer(model, example, folder, *, batch_size, **changes):
-    """The recipe for SFTTrainer, with changes to its SFTConfig."""
-    trl_sft = pytest.importorskip("examples.trl_sft")
-    config = trl_sft.SFTConfig
-    with mock.patch.object(trl_sft, "SFTConfig", lambda **options: config(**{**options, **changes})):
-        return trl_sft.make_trainer(
-            model, tiny_tokenizer(), str(example.packed), str(folder), **one_step(example, batch_size)
-        )
+def sft_trainer(model, example, folder, *, batch_size):
+    """SFTTrainer in the same way."""
+    trl = pytest.importorskip("trl")
+    arguments = trl.SFTConfig(**one_step(example, folder, batch_size), bf16=False)
+    found = packer.trainers.trl(example.packed, arguments, eval=example.packed)
+    return trl.SFTTrainer(model, processing_class=tiny_tokenizer(), **found)
+
+
+def reading_sft_trainer(model, example, folder, *, batch_size, **changes):
+    """SFTTrainer with nothing of packer but the files."""
+    trl = pytest.importorskip("trl")
+    options = {"packing": True, "max_length": 32, "dataset_kwargs": {"skip_prepare_dataset": True}, **changes}
+    arguments = trl.SFTConfig(**one_step(example, folder, batch_size), **options, bf16=False)
+    rows = datasets.load_from_disk(str(example.packed))
+    return trl.SFTTrainer(model, args=arguments, train_dataset=rows, processing_class=tiny_tokenizer())
 
 
 def assert_trains_as_alone(make_trainer, example, folder, *, attention="sdpa", batch_size):
@@ -207,7 +213,7 @@ def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(trai
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.nightly), 2])
-def test_the_trainer_with_collate_trains_as_on_documents_alone(trained, tmp_path, batch_size):
+def test_the_trainer_with_packer_trains_as_on_documents_alone(trained, tmp_path, batch_size):
     assert_trains_as_alone(collating_trainer, trained, tmp_path, batch_size=batch_size)
 
 
@@ -263,14 +269,14 @@ def test_the_trainer_without_position_ids_leaks(any_example, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_sft_trainer_without_packing_leaks(any_example, tmp_path):
-    assert_leaks(sft_trainer, any_example, tmp_path, packing=False)
+    assert_leaks(reading_sft_trainer, any_example, tmp_path, packing=False)
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_sft_trainer_on_rows_without_labels_trains_on_padding(tmp_path):
     """Why `--no-labels` is only for packer.load."""
-    assert_leaks(sft_trainer, make_example(tmp_path, make_source("no labels"), labels=False), tmp_path)
+    assert_leaks(reading_sft_trainer, make_example(tmp_path, make_source("no labels"), labels=False), tmp_path)
 
 
 @pytest.mark.slow
@@ -287,11 +293,5 @@ def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(any_example
     alone = train_alone(model, any_example.pieces)
     trainer = make_trainer(model, any_example, tmp_path, batch_size=1)
     trainer.args.per_device_eval_batch_size = any_example.rows
-    found = trainer.evaluate(trainer.train_dataset)
+    found = trainer.evaluate(trainer.eval_dataset or trainer.train_dataset)
     assert found["eval_loss"] == pytest.approx(alone.loss, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_sft_trainer_refuses_to_pack_rows_again(any_example, tmp_path):
-    with pytest.raises(TypeError, match="Packing requires all columns to be lists"):
-        sft_trainer(tiny_llama(), any_example, tmp_path, batch_size=2, dataset_kwargs={})

@@ -150,7 +150,7 @@ def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: d
     if model.config.get_text_config()._attn_implementation == IMPLEMENTATION:  # not switched since
         raise PackerError(
             "the batch has neither cu_seq_lens_q nor position_ids, so documents in a row would attend to each other: "
-            "make batches with packer.collate (in TRL, set packing=True); or, if every row is one document, call "
+            "make batches with packer.collate (in TRL, by packer.trainers.trl); or, if every row is one document, call "
             "packer.attention.use(model, rows_are_documents=True)"
         )
 

@@ -32,7 +32,7 @@ def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
             if name not in row:
                 raise PackerError(
                     f"{where} has no column {name}, only {', '.join(row)}: pass rows of packer.load; in the "
-                    "Hugging Face Trainer, set remove_unused_columns=False"
+                    "Hugging Face Trainer, take its arguments from packer.trainers.hf"
                 )
         names = [name for name in (*required, "labels") if name in row]
         if not all(isinstance(values, np.ndarray) for values in row.values()):

@@ -32,6 +32,7 @@ FLOORS = {
     "pipeline": 3,
     "loader": 3,
     "attention": 3,
+    "trainers": 3,
     "cli": 4,
     "signals": 4,
     "__main__": 4,

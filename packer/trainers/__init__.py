@@ -1,0 +1,29 @@
+"""Packed rows in other trainers, without a script to copy: what each of them reads, and a guard for its settings.
+
+    SFTTrainer(model, **packer.trainers.trl("dataset-packed-4096", args))     TRL
+    Trainer(model, **packer.trainers.hf("dataset-packed-4096", args))         Hugging Face Trainer
+
+A packed dataset is a path, a list of paths, or paths with weights, as `packer.load` takes them.
+
+    guard.py              datasets opened, and settings of a trainer that would mix documents refused
+    hf_and_trl.py         the Hugging Face Trainer and TRL's SFTTrainer
+
+A module for a trainer imports the trainer. Importing this package imports nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packer.trainers.hf_and_trl import hf, trl
+
+__all__ = ["hf", "trl"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a module when one of its names is first used."""
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.hf_and_trl"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,69 @@
+"""What the modules for trainers share: packed datasets opened, and settings that would mix documents refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from packer.column_names import TREE_INPUT_IDS
+from packer.errors import PackerError
+from packer.loader.combined import CombinedDataset
+from packer.loader.dataset import PackedDataset
+from packer.loader.load import load
+from packer.stores import AnyPath
+
+Packed: TypeAlias = "str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float]"
+"""Path of a packed dataset, several paths, or paths with weights; from a command line also as JSON."""
+
+Rules: TypeAlias = "Mapping[str, tuple[tuple[object, ...], str]]"
+"""For the dotted name of each setting: values under which documents stay apart, and what other values would do."""
+
+REPACKS = "the rows are packed already, and it would pack them again"
+READS_IN_ORDER = "rows must be shuffled, because those of a shard may be alike"
+
+
+def open_rows(packed: Packed, *, trees: bool = False) -> PackedDataset:
+    """Open a packed dataset for a trainer.
+
+    Raises:
+        PackerError: as `packer.load`; or the rows hold trees, unless `trees`; or they have no tokens.
+    """
+    if isinstance(packed, str) and packed.lstrip()[:1] in ("[", "{"):
+        packed = json.loads(packed)
+    dataset = load(packed)
+    if has_trees(dataset) and not trees:
+        raise PackerError(
+            "the rows hold trees (--pairs, --share-prefixes), which only your own loop, TRL's SFTTrainer and the "
+            "Hugging Face Trainer train: pack without these options"
+        )
+    if not {"input_ids", TREE_INPUT_IDS} & _columns(dataset):
+        raise PackerError("the rows have no tokens (--index-only): pack without this option")
+    return dataset
+
+
+def has_trees(dataset: PackedDataset) -> bool:
+    """Return whether documents share tokens in the rows."""
+    return TREE_INPUT_IDS in _columns(dataset)
+
+
+def _columns(dataset: PackedDataset) -> set[str]:
+    """Return the columns that the manifest promises; several datasets have the same columns of tokens."""
+    return (dataset.datasets[0] if isinstance(dataset, CombinedDataset) else dataset).columns
+
+
+def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
+    """Refuse the first setting of a trainer whose value would mix documents; `settings` is an object or a mapping.
+
+    A setting that the trainer does not have, or that is None, is right.
+
+    Raises:
+        PackerError: with the name of the setting, its value, what it would do, and the value to write.
+    """
+    for name, (allowed, effect) in rules.items():
+        found = settings
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+        if found is not None and found not in allowed:
+            remedy = f"set it to {' or '.join(map(str, allowed))}" if allowed else "leave it out"
+            raise PackerError(f"{name} of {trainer} is {found}: {effect}; {remedy}")

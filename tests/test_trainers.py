@@ -1,0 +1,160 @@
+"""`packer.trainers`: settings that would mix documents are refused, and trees train in the trainers that know them."""
+
+import re
+import subprocess
+import sys
+from math import inf
+
+import pytest
+
+import packer
+from packer import PackerError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from tests.helpers.documents import assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
+from tests.helpers.models import recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.writing import write_lines  # noqa: E402
+
+pytestmark = [
+    pytest.mark.usefixtures("no_gpu"),
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    return make_example(tmp_path_factory.mktemp("rows"), make_source("masked prompts"))
+
+
+BRANCHES = [
+    [([1, 2, 3, 4, 5], 3), ([1, 2, 3, 9, 8, 7], 3), ([1, 2, 6], 2)],
+    [([9, 8, 7, 6], 2), ([9, 8, 5, 4, 3, 2, 1], 2)],
+    [([30, 31, 32, 33], 0)],
+]
+"""For each record, documents that begin alike, and how many tokens each has before those that are trained."""
+
+PIECES = [(tokens, [-100] * prompt + tokens[prompt:]) for documents in BRANCHES for tokens, prompt in documents]
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trees")
+    pieces = iter(PIECES)
+    records = [[next(pieces) for _ in documents] for documents in BRANCHES]
+    lists = [
+        {"input_ids": [tokens for tokens, _ in each], "labels": [labels for _, labels in each]} for each in records
+    ]
+    source = write_lines(folder / "records.jsonl", lists)
+    packer.pack(source, folder / "trees", max_len=16, share_prefixes=True, sync=False)
+    return folder / "trees"
+
+
+def options(folder, **changes):
+    return {
+        "output_dir": str(folder), "num_train_epochs": 1, "max_grad_norm": inf, "report_to": [], "disable_tqdm": True,
+    } | changes  # fmt: skip
+
+
+def hf_trainer(model, packed, folder, **changes):
+    arguments = transformers.TrainingArguments(**options(folder, **changes))
+    return transformers.Trainer(model, **packer.trainers.hf(packed, arguments))
+
+
+def sft_trainer(model, packed, folder, **changes):
+    trl = pytest.importorskip("trl")
+    arguments = trl.SFTConfig(**options(folder, **changes), bf16=False)
+    return trl.SFTTrainer(model, processing_class=tiny_tokenizer(), **packer.trainers.trl(packed, arguments))
+
+
+@pytest.mark.parametrize("make_trainer", [hf_trainer, sft_trainer])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.nightly)])
+def test_trees_train_as_their_documents_alone(trees, tmp_path, make_trainer, attention):
+    alone = train_alone(tiny_llama(), dict(enumerate(PIECES)))
+    rows = len(packer.load(trees))
+    trainer = make_trainer(tiny_llama(attention=attention), trees, tmp_path, per_device_train_batch_size=rows)
+    with recorded_gradients(trainer.model) as recorded:
+        loss = trainer.train().training_loss
+    assert loss == pytest.approx(alone.loss, abs=1e-5)
+    assert_same_gradients(recorded[0], alone.gradients, 1e-5)
+
+
+@pytest.mark.parametrize("make_trainer", [hf_trainer, sft_trainer])
+def test_without_its_boundaries_a_trainer_s_loss_is_another(example, tmp_path, make_trainer):
+    trainer = make_trainer(tiny_llama(), example.packed, tmp_path, per_device_train_batch_size=example.rows)
+    collate = trainer.data_collator
+
+    def without_boundaries(rows):
+        batch = collate(rows)
+        length = batch["input_ids"].shape[1]
+        return {**{name: batch[name] for name in ("input_ids", "labels")}, "position_ids": torch.arange(length)[None]}
+
+    trainer.data_collator = without_boundaries
+    alone = train_alone(tiny_llama(), example.pieces)
+    assert abs(trainer.train().training_loss - alone.loss) > 0.001
+
+
+def test_a_model_has_its_own_attention_back_after_training(example, trees, tmp_path):
+    trainer = hf_trainer(tiny_llama(), example.packed, tmp_path, max_steps=1)
+    assert trainer.model.config._attn_implementation == packer.attention.IMPLEMENTATION
+    trainer.train()
+    assert trainer.model.config._attn_implementation == "sdpa"
+    chosen = hf_trainer(tiny_llama(attention="eager"), example.packed, tmp_path)
+    assert chosen.model.config._attn_implementation == "eager"
+    evaluated = hf_trainer(tiny_llama(), trees, tmp_path, max_steps=1)
+    evaluated.train()
+    assert evaluated.model.config._attn_implementation == packer.attention.IMPLEMENTATION
+
+
+def test_rows_come_from_several_datasets_and_evaluation_from_another(example, tmp_path):
+    trl = pytest.importorskip("trl")
+    weights = {str(example.packed): 0.5, example.packed: 0.5}
+    arguments = trl.SFTConfig(**options(tmp_path, per_device_eval_batch_size=example.rows), bf16=False)
+    found = packer.trainers.trl(weights, arguments, eval=[example.packed])
+    assert len(found["train_dataset"]) == 2 * example.rows
+    assert arguments.remove_unused_columns, "the user's own arguments stay"
+    trainer = trl.SFTTrainer(tiny_llama(), processing_class=tiny_tokenizer(), **found)
+    alone = train_alone(tiny_llama(), example.pieces)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(alone.loss, abs=1e-5)
+
+
+REFUSED = {
+    "packing": (True, "packing of SFTConfig is True: the rows are packed already, and it would pack them again; "),
+    "eval_packing": (True, "eval_packing of SFTConfig is True: .*; set it to False"),
+    "padding_free": (True, "padding_free of SFTConfig is True: .*; set it to False"),
+    "assistant_only_loss": (True, "assistant_only_loss of SFTConfig is True: labels are stored in the rows"),
+    "completion_only_loss": (True, "completion_only_loss of SFTConfig is True: labels are stored in the rows"),
+    "train_sampling_strategy": ("sequential", "train_sampling_strategy of TrainingArguments is sequential: .* random"),
+    "accelerator_config": (
+        {"dispatch_batches": True},
+        "accelerator_config.dispatch_batches of TrainingArguments is True: .*; set it to False",
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", REFUSED)
+def test_settings_that_would_mix_documents_are_refused_before_a_model_is_loaded(example, tmp_path, setting):
+    trl = pytest.importorskip("trl")
+    value, expected = REFUSED[setting]
+    arguments = trl.SFTConfig(**options(tmp_path, **{setting: value}), bf16=False)
+    with pytest.raises(PackerError, match=expected):
+        packer.trainers.trl(example.packed, arguments)
+    if not hasattr(transformers.TrainingArguments, setting):
+        return
+    with pytest.raises(PackerError, match=expected):
+        packer.trainers.hf(example.packed, transformers.TrainingArguments(**options(tmp_path, **{setting: value})))
+
+
+def test_arguments_of_another_trainer_and_trees_on_one_side_are_refused(example, trees, tmp_path):
+    pytest.importorskip("trl")
+    with pytest.raises(PackerError, match=re.escape("args is a TrainingArguments: SFTTrainer takes a trl.SFTConfig")):
+        packer.trainers.trl(example.packed, transformers.TrainingArguments(**options(tmp_path)))
+    with pytest.raises(PackerError, match="one of train and eval has trees, the other none"):
+        packer.trainers.hf(example.packed, eval=trees)
+
+
+def test_importing_it_imports_no_trainer():
+    code = "import sys, packer; packer.trainers; print({'torch', 'transformers', 'pyarrow'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
