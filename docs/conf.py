@@ -51,9 +51,12 @@ INTERNAL = (  # `format.md` describes the fields of the first four; PackArgument
     "packer.shards.manifest.PartOfSet",  # nothing that a file has
     "packer.shards.shard_table.ShardTable",  # a sequence of entries
     "PackArguments",
-    "RunArguments",
+    "StatsArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses
     "AnyPath",  # a path or such an address
+    "packer.manifest_fields.PlanTotals",
+    "packer.report.row_figures.LimitUse",
+    "OneSource",  # whatever `packer.pack` takes as a source
     "SourceLike",  # whatever `packer.pack` takes as a source
 )
 nitpick_ignore = [

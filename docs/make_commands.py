@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from packer import api
 from packer.cli import COMMANDS
 from packer.cli.command import DeclaredOption, heading_of
 from packer.options import Option, PackOptions, RunOptions, choices, options_of
@@ -30,15 +31,15 @@ command returns.
 
 ## The same in Python
 
-The keyword arguments of `packer.pack`, `packer.verify` and `packer.export` have the names of the options, with `_` for
-`-`. What is on by default is switched off by `--no-NAME` on the command line and by `NAME=False` in Python. What can be
-repeated on the command line is a list in Python. These differ:
+The keyword arguments of `packer.pack`, `stats`, `tokenize`, `verify`, `show` and `export` have the names of the
+options, with `_` for `-`. What is on by default is switched off by `--no-NAME` on the command line and by `NAME=False`
+in Python. What can be repeated on the command line is a list in Python. These differ:
 
 | command line | Python |
 |---|---|
 | `--chat-template FILE` | `chat_template`: the content of the file (names are the same) |
 | `--add-column position_ids` | `add_column="position_ids"`, or a list of columns |
-| `--json`, `--debug` | none: functions return a result and raise errors |
+| `--json`, `--debug` | none: functions return a result, whose `to_dict()` is what `--json` prints, and raise errors |
 
 ```{{toctree}}
 :hidden:
@@ -118,7 +119,7 @@ def _default(option: Option) -> str:
 
 
 _ARGUMENTS = '''\
-"""The keyword arguments of `packer.pack`, for type checkers and editors.
+"""The further keyword arguments of `packer.pack` and `packer.stats`, for type checkers and editors.
 
 Made from the declarations of options by `python docs/make_commands.py`.
 """
@@ -126,39 +127,33 @@ Made from the declarations of options by `python docs/make_commands.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from packer.options import choices
 
-if TYPE_CHECKING:
-    from typing_extensions import Required
 
-    from packer.progress import Progress
+class StatsArguments(TypedDict, total=False):
+    """Options of `packer.stats` and `packer.pack` beside the parameters that these functions name."""
 
-
-class RunArguments(TypedDict, total=False):
-    """Options of all functions that write a packed dataset."""
-
-{running}
-    progress: Progress
+{both}
 
 
-class PackArguments(RunArguments, total=False):
-    """Options of `packer.pack`."""
+class PackArguments(StatsArguments, total=False):
+    """Options of `packer.pack` alone."""
 
-{shaping}
+{alone}
 '''
 
 
 def arguments_module() -> str:
     """Return the content of packer/options/arguments.py."""
-    running = _types(RunOptions)
-    shaping = _types(PackOptions)
-    del running["output"], shaping["is_holdout"]  # which follow from arguments
-    classes = {"running": running, "shaping": shaping}
+    declared = _types(PackOptions) | _types(RunOptions)
+    others = declared.keys() - {*inspect.signature(api.pack).parameters, "is_holdout"}  # which follows from another
+    both = {name for name, option in options_of(PackOptions).items() if "stats" in option.commands}
+    parts = {"both": others & both, "alone": others - both}
     fields = {
-        name: "\n".join(f"    {field}: {hint}" for field, hint in hints.items()) for name, hints in classes.items()
+        part: "\n".join(f"    {name}: {hint}" for name, hint in declared.items() if name in names)
+        for part, names in parts.items()
     }
     return _ARGUMENTS.format(**fields)
 
@@ -172,7 +167,7 @@ def _types(declaration: type) -> dict[str, str]:
             hint = next(iter(option.convert.__annotations__.values()))
         hint = re.sub(r"^tuple\[([\w.]+), \.\.\.\]$", r"Sequence[\1]", hint)
         hint += " | None" if option.is_optional and "None" not in hint else ""
-        types[name] = f"Required[{hint}]" if option.is_required else hint
+        types[name] = hint
     return types
 
 

@@ -7,6 +7,9 @@
     packer.BatchSampler(dataset, ...)            the same for several ranks and workers, resumable
     packer.collate, packer.flatten               for a DataLoader: packed rows, or raw examples, to a batch
     packer.rows("lengths-packed-4096")           documents of each row, for a trainer that makes its own examples
+    packer.stats("dataset")                      padding now, and when packed; report="page.html" writes a report
+    packer.tokenize("chats.jsonl", ...)          tokens on disk, to pack several times
+    packer.show("dataset-packed-4096")           the segments of a row, as text with a tokenizer
     packer.verify("dataset-packed-4096", ...)    a list of faults, which is true if there is none
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
@@ -22,10 +25,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
+from packer.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from packer import attention, trainers
-    from packer.api import export, pack, verify
+    from packer.api import export, pack, show, stats, tokenize, verify
     from packer.exporting.write_export import Export
     from packer.loader.batch_sampler import BatchSampler
     from packer.loader.collating import batches, collate, flatten, static_shape
@@ -38,24 +42,30 @@ if TYPE_CHECKING:
     from packer.loader.schedule import PackedSchedule, packed_schedule
     from packer.loader.token_masking import MaskedLM, masked_lm
     from packer.options import PackOptions
+    from packer.pipeline.row_contents import RowContents
+    from packer.pipeline.tokenizing import TokenizeReport
     from packer.pipeline.verifying import Verification
+    from packer.report.comparison import Comparison
+    from packer.report.dataset_figures import Figures
     from packer.shards.manifest import Manifest
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BatchSampler",
+    "Comparison",
     "DocumentRows",
     "Export",
+    "Figures",
     "Manifest",
     "MaskedLM",
     "PackOptions",
     "PackedDataset",
     "PackedSchedule",
     "PackerError",
+    "RowContents",
     "SourceError",
     "StaticShape",
     "StepLeaks",
+    "TokenizeReport",
     "Verification",
     "attention",
     "batches",
@@ -71,7 +81,10 @@ __all__ = [
     "packed_schedule",
     "probe",
     "rows",
+    "show",
     "static_shape",
+    "stats",
+    "tokenize",
     "trainers",
     "verify",
 ]
@@ -80,7 +93,7 @@ _HOMES = {
     "attention": (),
     "trainers": (),
     "exporting.write_export": ("Export",),
-    "api": ("export", "pack", "verify"),
+    "api": ("export", "pack", "show", "stats", "tokenize", "verify"),
     "loader.collating": ("batches", "collate", "flatten", "static_shape"),
     "loader.token_masking": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset",),
@@ -92,7 +105,11 @@ _HOMES = {
     "loader.row_segments": ("StaticShape",),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),
     "options": ("PackOptions",),
+    "pipeline.row_contents": ("RowContents",),
+    "pipeline.tokenizing": ("TokenizeReport",),
     "pipeline.verifying": ("Verification",),
+    "report.comparison": ("Comparison",),
+    "report.dataset_figures": ("Figures",),
     "shards.manifest": ("Manifest",),
 }
 """Names by the module that defines them; a module without names is itself a name."""

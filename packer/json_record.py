@@ -55,7 +55,8 @@ class JsonRecord:
     """Base of frozen dataclasses that are written as JSON objects.
 
     A field holds a string, a bool, an integer, a number of an annotated type (such as `Count`), another record, a tuple
-    of these, or a mapping from names to these. A field that equals its default is left out of the object.
+    of these, or a mapping from names to these. A field that equals its default is left out of the object, as is one
+    that records are not compared by, such as a path.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class File(JsonRecord):
@@ -76,11 +77,11 @@ class JsonRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object, with keys in the order of the fields."""
-        defaults = {field.name: field.default for field in fields(self)}  # type: ignore[arg-type]
+        defaults = {field.name: field.default for field in fields(self) if field.compare}  # type: ignore[arg-type]
         return {
             name: _to_json(value)
             for name, value in self.values().items()
-            if defaults[name] is MISSING or value != defaults[name]
+            if name in defaults and (defaults[name] is MISSING or value != defaults[name])
         }
 
     @classmethod
@@ -133,8 +134,9 @@ def _typed(value: object, expected: type[Collected], name: str) -> Collected:
 @cache
 def _declared(record: type) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the type of every field, without the None of optional ones, and the names of the optional ones."""
-    types = {}
-    for name, hint in get_type_hints(record, include_extras=True).items():
+    types, hints = {}, get_type_hints(record, include_extras=True)
+    for name in (field.name for field in fields(record) if field.compare):
+        hint = hints[name]
         others = [each for each in get_args(hint) if each is not type(None)]
         types[name] = others[0] if type(None) in get_args(hint) else hint
     return types, frozenset(field.name for field in fields(record) if field.default is not MISSING)

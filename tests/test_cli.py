@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import packer
-from packer.cli import COMMANDS, cli, progress_bars
+from packer import progress_bars
+from packer.cli import COMMANDS, cli
 from packer.options import PackOptions, options_of
 from packer.options.option import HEADINGS
 from packer.output.output_place import name_after

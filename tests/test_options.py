@@ -126,7 +126,7 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_name(name, message):
 
 
 def test_max_len_is_required():
-    with pytest.raises(TypeError, match="missing the keyword argument 'max_len'"):
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'max_len'"):
         packer.pack("nowhere")
 
 

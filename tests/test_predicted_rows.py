@@ -92,7 +92,7 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
         assert_alike(found, made)
         assert found.rows > dataset_figures(source, options=replace(options, limit=())).rows
         lengths = dataset_figures(source, options=options, max_lens=[32, 48]).row_lengths
-        assert lengths.lengths[-1].rows == found.rows
+        assert lengths[-1].rows == found.rows
         sums = [int(row["images"].sum()) for row in packer.load(out)]
         [planned], [packed] = found.limits, packed_figures(out).limits
         assert (packed.column, packed.limit, packed.mean, packed.largest) == ("images", 7, np.mean(sums), max(sums))

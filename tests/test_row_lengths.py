@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures
-from packer.report.dataset_figures import Figures, RowLengths
-from packer.report.figure_tables import render_row_lengths
+from packer.report.comparison import Comparison
+from packer.report.dataset_figures import Figures
 from packer.report.row_figures import KEYS_OF_MATRICES
 from tests.helpers import commands, naive
 from tests.helpers.made_figures import figures_of, rows_of
@@ -58,7 +58,7 @@ def test_work_is_that_of_one_token_after_the_other(rows: list[list[int]]) -> Non
 
 def figures_at(lengths: list[int], options: PackOptions) -> Figures:
     documents = datasets.Dataset.from_dict({"input_ids": [[1] * length for length in lengths]})
-    (found,) = dataset_figures(documents, options=options, max_lens=[options.max_len]).row_lengths.lengths
+    (found,) = dataset_figures(documents, options=options, max_lens=[options.max_len]).row_lengths
     return found
 
 
@@ -111,8 +111,9 @@ def length_of(max_len: int, cut: int, *, lost: int = 0, split: int = 3, rows: in
     ],
 )
 def test_one_sentence_recommends_a_length(lengths, sentence) -> None:
-    found = RowLengths(lengths=tuple(length_of(max_len, cut, lost=lost) for max_len, cut, lost in lengths))
-    lines = render_row_lengths(found).splitlines()
+    outcomes = tuple(length_of(max_len, cut, lost=lost) for max_len, cut, lost in lengths)
+    found = Comparison(by="max_len", outcomes=outcomes)
+    lines = str(found).splitlines()
     assert " ".join(" ".join(lines).split()).endswith(sentence.format("without context"))
     assert max(map(len, lines)) <= 80
     assert ("lost" in lines[1]) == any(lost for _, _, lost in lengths)
@@ -123,8 +124,8 @@ def test_one_sentence_recommends_a_length(lengths, sentence) -> None:
 def test_rows_that_are_not_full_have_a_column_that_says_so(lost) -> None:
     for share in (0.875, 0.95):
         length = length_of(131_072, 0, lost=lost, split=0, rows=99_999, full=share)
-        found = RowLengths(lengths=(length,))
-        _, head, line, *_ = lines = render_row_lengths(found).splitlines()
+        found = Comparison(by="max_len", outcomes=(length,))
+        _, head, line, *_ = lines = str(found).splitlines()
         assert max(map(len, lines)) <= 80
         shown = dict(zip(*(re.split("  +", words.strip()) for words in (head, line)), strict=True))
         assert shown.get("full") == ("87.5%" if share == 0.875 else None)
@@ -141,15 +142,15 @@ def source(tmp_path_factory):
 
 def test_each_line_is_what_stats_and_pack_say_at_that_length(source, tmp_path) -> None:
     content = json.loads(succeeded(source, "--max-len", "96,32,64", "--json"))
-    assert [line["max_len"] for line in content["lengths"]] == [32, 64, 96]
-    for line in content["lengths"]:
+    assert [line["max_len"] for line in content["outcomes"]] == [32, 64, 96]
+    for line in content["outcomes"]:
         alone = json.loads(succeeded(source, "--max-len", line["max_len"], "--json"))
         assert line["rows"] == alone["rows"]
-        assert line["packed_rows_per_step"] == alone["epoch"]["packed_rows_per_step"]
+        assert line["epoch"] == alone["epoch"]
         assert (content["documents"], content["tokens"]) == (alone["documents"], alone["tokens"])
     text = succeeded(source, "--max-len", "32,64,96")
     assert max(map(len, text.splitlines())) <= 100
-    assert f"{content['smallest']:,} is the smallest" in text
+    assert f"{content['best']['max_len']:,} is the smallest" in text
 
 
 def test_one_length_prints_what_it_always_printed(source) -> None:

@@ -3,13 +3,12 @@
 writing_commands.py  pack, tokenize and export
 figures_commands.py  stats
 checking_commands.py verify and check
-show_command.py      show, and the segments of a row as a table, as text and as JSON
+show_command.py      show
 demo_command.py      demo
 
 command.py           commands and their options, from declarations
 shared_options.py    options of several commands: --source, --config, --report
 printing.py          everything that is printed, without control characters of names, texts and messages
-progress_bars.py     progress bars and log lines
 run_summary.py       what commands that write print when they are done
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter
 """
@@ -25,15 +24,16 @@ from typing import IO, Any
 
 import click
 
-from packer import __version__
 from packer.cli.checking_commands import check, verify
 from packer.cli.command import ARGUMENTS
 from packer.cli.demo_command import demo
 from packer.cli.figures_commands import stats
 from packer.cli.one_line_errors import echo_error_as_json
-from packer.cli.printing import echo, visible
+from packer.cli.printing import echo
 from packer.cli.show_command import show
 from packer.cli.writing_commands import export, pack, tokenize
+from packer.report.plain_text import visible
+from packer.version import __version__
 
 GROUPS = {
     "Look ahead": (stats,),

@@ -12,10 +12,10 @@ import click
 from packer.cli.command import UserPath, command
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.printing import echo, echo_json
-from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import AsJson, PackedSources
 from packer.options import Option, ReadOptions, RunOptions, values_of
 from packer.options.option import GENERAL
+from packer.progress_bars import progress_bars
 from packer.report.plain_text import render_table
 from packer.stores import AnyPath
 

@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packer import signals
-from packer.cli.printing import echo, echo_json, visible
+from packer.cli.printing import echo, echo_json
 from packer.errors import OptionError, PackerError
 from packer.progress import Interrupted
+from packer.report.plain_text import visible
 from packer.stores.buckets import StoreError
 from packer.system_errors import shortage_behind
 

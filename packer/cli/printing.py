@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tabs and line feeds, those that reorder text, and bytes of names that are not UTF-8."""
-
-
-def visible(text: str) -> str:
-    r"""Replace control characters by their names: "\x1b[2J" -> "\\x1b[2J"."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+from packer.report.plain_text import visible
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -144,7 +144,7 @@ def _facts(manifest: Manifest, *, verbose: bool) -> Iterator[Fact]:
     yield "  shared", totals.tokens_shared, "left out: beginnings of documents are stored once"
     if options.labels and options.lengths_column is None:
         untrained = count_of(totals.segments_untrained, "segment")
-        none = f"; none in {untrained}" if totals.segments_untrained else ""
+        none = f"; {untrained} without a trained token" if totals.segments_untrained else ""
         yield (
             "trained",
             totals.tokens_trained,

@@ -1,45 +1,20 @@
-"""`packer show`: the segments in a row of a packed dataset, or of a document, as a table, as text and as JSON."""
+"""The command show, which prints a row of a packed dataset, or a document."""
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
-from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import click
 
 from packer.cli.command import UserPath, command
-from packer.cli.printing import echo, echo_json, echo_styled, styled, visible
+from packer.cli.printing import echo, echo_json, echo_styled, styled
 from packer.cli.shared_options import AsJson, PackedSources
-from packer.column_names import TREE, input_ids_in
-from packer.errors import PackerError
 from packer.options import Option, ReadOptions
 from packer.options.option import GENERAL
-from packer.report.plain_text import count_of, render_table
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from packer.loader.dataset import PackedDataset
-
-Decode = Callable[[Any], str]
-"""Function from token ids to text."""
-
-_SHOWN_TOKENS = 8  # of a segment in the table
-_WIDEST = 40  # characters of a kept value in the table
-_COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # of segments, in turn
-
-Segment = dict[str, Any]
-"""A segment of a row, or the padding at its end, which is document -1 without tokens, as `--json` prints it.
-
-`extent` are the tokens that it takes in the row, padding by `--align` included. Tokens and labels are arrays.
-"""
+from packer.progress_bars import progress_bars
 
 Document = Annotated[
     str | None,
@@ -68,233 +43,19 @@ def show(
 
     Rows count from 0, which is shown by default; -1 is the last one. The tokens of an index are read from its --source.
     """
-    from packer.loader.load import load
-    from packer.text.load_tokenizer import open_decoder
+    from packer.pipeline import row_contents
 
     if row is not None and document is not None:
         raise click.UsageError("Give a ROW or a --document, not both.")
-    dataset = load(packed, source=list(sources) or None)
-    if dataset.manifest.options.lengths_column is not None:
-        raise PackerError(
-            f"{packed} was packed from lengths alone, so there are no tokens to show: packer.rows('{packed}') has "
-            "the documents of each row"
+    with progress_bars():  # also shows warnings
+        found = row_contents.show(
+            packed, row, document=document, tokenizer=tokenizer, source=list(sources) or None, full=full
         )
-    if input_ids_in(dataset.column_names) not in dataset.column_names:
-        raise PackerError(
-            f"{packed} is an index, whose rows have no tokens: name the dataset that was packed by --source"
-        )
-    decode = open_decoder(tokenizer) if tokenizer is not None else None
-    if tokenizer is not None:
-        _warn_of_another(tokenizer, dataset, packed)
-    row = 0 if row is None and document is None else row
-    if row is None:
-        found = _rows_of_document(dataset, packed, str(document))
-    elif -len(dataset) <= row < len(dataset):
-        found = {row % len(dataset): segments_of(dataset, row)}
-    else:
-        raise PackerError(f"{packed} has no row {row}: there are {len(dataset):,}, from 0 to {len(dataset) - 1:,}")
-    if as_json:
-        if decode is not None:
-            for segment in chain(*found.values()):
-                segment["text"] = decode(segment["input_ids"])
-        rows = [{"row": number, "segments": segments} for number, segments in found.items()]
-        echo_json({"packed": str(packed), "rows": rows}, default=_json_value)
-        return
     # See no-color.org and force-color.org.
     color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
-    for number, segments in found.items():
-        if full:
-            text = "\n".join(_text_lines(segments, decode, color=color))
-        else:
-            text = render_row(segments, decode, group_by=dataset.manifest.options.group_by, color=color)
-        text = text if row is not None else f"row {number:,}\n{text}"
-        if color:
-            echo_styled(text)
-        else:
-            echo(text)
-
-
-def _warn_of_another(tokenizer: str, dataset: PackedDataset, packed: Path) -> None:
-    """Warn if a tokenizer is not the one that made the tokens, whose text would then be wrong."""
-    from packer.text.load_tokenizer import open_tokenizer
-    from packer.text.text_encoder import tokenizer_hash
-    from packer.text.tokens import TextTokens
-
-    text = dataset.manifest.source.text
-    if text is None:  # the source had tokens, and no name of what made them
-        return
-    opened = open_tokenizer(tokenizer)
-    if tokenizer_hash(opened, TextTokens(opened)) != text.tokenizer:
-        made = dataset.manifest.options.tokenizer
-        echo(f"packer: {packed} was tokenized with {made}, so the text by {tokenizer} may be wrong", err=True)
-
-
-def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[Segment]]:
-    """Return the segments of a document, by the rows that hold them."""
-    if not document.isdecimal():
-        raise PackerError(f"--document is {document!r}: give the number of a document")
-    rows = dataset.find(int(document))
-    if not rows:
-        raise PackerError(f"{packed} holds no document {document}: it is empty, dropped, or not in the source")
-    return {row: [each for each in segments_of(dataset, row) if each["doc_id"] == int(document)] for row in rows}
-
-
-def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
-    """Return the segments of a row, with its kept columns."""
-    from packer.loader.tree_nodes import nodes_of
-
-    row: Mapping[str, Any] = dataset[number]
-    options, place = dataset.manifest.options, 0
-    numbers = {"extent": "seq_lengths", "doc_id": "doc_ids", "doc_start": "doc_starts"}
-    lengths = row.get("seq_tokens", row["seq_lengths"])
-    found = []
-    for index, (length, document) in enumerate(zip(lengths, row["doc_ids"], strict=True)):
-        tokens = slice(place, place + (length if document >= 0 else 0))
-        segment: Segment = {"segment": index} | {name: int(row[column][index]) for name, column in numbers.items()}
-        columns = {"input_ids": input_ids_in(row), "labels": "labels"}
-        segment |= {name: row[column][tokens] for name, column in columns.items() if column in row}
-        segment["kept"] = {name: _json_value(row[name][index]) for name in options.kept if name != TREE}
-        if TREE in options.kept and document >= 0:
-            segment["nodes"] = [node._asdict() for node in nodes_of(row[TREE][index])]
-        segment["kept_tokens"] = {name: row[name][tokens] for name in options.keep_tokens}
-        found.append(segment)
-        place += segment["extent"]
-    return found
-
-
-def _name(segment: Segment) -> str:
-    """Return the name of the document."""
-    return "padding" if segment["doc_id"] < 0 else f"{segment['doc_id']:,}"
-
-
-def _trained(segment: Segment) -> str:
-    """Return the number of trained tokens, "?" if the dataset has no labels."""
-    return f"{(segment['labels'] >= 0).sum():,}" if "labels" in segment else "?"
-
-
-def render_row(
-    segments: Sequence[Segment], decode: Decode | None = None, *, group_by: str | None = None, color: bool = False
-) -> str:
-    """Return a table with one line per segment: its length, document, trained tokens, kept columns and first tokens.
-
-    Tokens are shown as text if they can be decoded. `group_by` is the kept column by which documents were grouped.
-    """
-    kept, kept_tokens = list(segments[0]["kept"]), list(segments[0]["kept_tokens"])
-    named = [f"{name} (group)" if name == group_by else name for name in kept]
-    table = [["", "tokens", "document", "from", "trained", *named, "begins", *kept_tokens]]
-    owners: list[Segment] = []
-    for segment in segments:
-        if segment["doc_id"] < 0:
-            cells = [f"{segment['extent']:,}", "padding", "", "0", *[""] * (len(kept) + 1 + len(kept_tokens))]
-        else:
-            cells = [
-                f"{len(segment['input_ids']):,}",
-                _name(segment),
-                f"{segment['doc_start']:,}",
-                _trained(segment),
-                *map(_cell, segment["kept"].values()),
-                _first_tokens(segment["input_ids"], decode),
-                *(_first_values(values) for values in segment["kept_tokens"].values()),
-            ]
-        table.append([f"  {segment['segment']}", *cells])
-        owners.append(segment)
-        for number, part in enumerate(_branches(segment)):
-            dots = "· " * part["depth"]
-            cells = [f"{len(part['input_ids']):,}", f"answer {part['answer']}", f"{part['position']:,}", _trained(part)]
-            cells += [*[""] * len(kept), dots + _first_tokens(part["input_ids"], decode)]
-            table.append([f"    .{number}", *cells])
-            owners.append(segment)
-    head, *lines = render_table(table, align="<>>>>" + "<" * (len(kept) + 1 + len(kept_tokens))).split("\n")
-    if color:
-        head = visible(head)
-        lines = [_styled(segment, line) for segment, line in zip(owners, lines, strict=True)]
-    return "\n".join([head, *lines])
-
-
-def _branches(segment: Segment) -> Iterator[Segment]:
-    """Yield the nodes of a tree, each with its tokens and labels; none for an ordinary document."""
-    for node in segment.get("nodes", ()):
-        here = slice(node["first"], node["first"] + node["tokens"])
-        yield node | {name: segment[name][here] for name in ("input_ids", "labels")}
-
-
-def _text_lines(segments: Sequence[Segment], decode: Decode | None, *, color: bool) -> Iterator[str]:
-    """Yield all tokens of segments, with trained ones distinguished from their context.
-
-    Trained tokens are bold and context is dim; without color, trained tokens are between [[ and ]].
-    """
-    for segment in segments:
-        first, tokens = segment["doc_start"], len(segment["input_ids"])
-        head = f"document {_name(segment)}, tokens {first:,} to {first + tokens - 1:,}, {_trained(segment)} trained"
-        if segment["doc_id"] < 0:
-            head = f"padding, {count_of(segment['extent'], 'token')}"
-        head = f"segment {segment['segment']}: {head}"
-        yield _styled(segment, head) if color else head
-        for number, part in enumerate(_branches(segment)):
-            after = f"after {part['parent']}" if part["parent"] >= 0 else "at the beginning"
-            yield f"node {number}, {after}, answer {part['answer']}:"
-            yield _marked(part, decode, color=color)
-        if segment["doc_id"] >= 0 and not segment.get("nodes"):
-            yield _marked(segment, decode, color=color)
-
-
-def _styled(segment: Segment, line: str) -> str:
-    """Color the line of a segment; neighbors differ."""
-    if segment["doc_id"] < 0:
-        return styled(line, dim=True)
-    return styled(line, fg=_COLORS[segment["segment"] % len(_COLORS)])
-
-
-def _marked(segment: Segment, decode: Decode | None, *, color: bool) -> str:
-    """Return the tokens of a segment, run by run of trained and untrained ones."""
-    ids, labels = segment["input_ids"], segment.get("labels")
-    trained = [True] * len(ids) if labels is None else (labels >= 0).tolist()
-    texts, place = [], 0
-    for is_trained, run in groupby(trained):
-        first, place = place, place + len(list(run))
-        text = " ".join(map(str, ids[first:place])) if decode is None else decode(ids[first:place])
-        if color:
-            text = styled(text, bold=True) if is_trained else styled(text, dim=True)
-        elif is_trained and labels is not None:
-            text = f"[[{text}]]"
-        texts.append(text)
-    return (" " if decode is None else "").join(texts)
-
-
-def _first_tokens(ids: NDArray[np.int32], decode: Decode | None) -> str:
-    """Show the beginning of a segment, as text or as ids, in at most 60 characters."""
-    text = " ".join(map(str, ids[:_SHOWN_TOKENS])) if decode is None else repr(decode(ids[:24]))[1:-1]
-    return text[:60]
-
-
-def _first_values(values: NDArray[Any]) -> str:
-    """Show the values of the first tokens: those of one token in brackets if it has several."""
-    if values.ndim == 1:
-        return " ".join(map(_cell, values[:_SHOWN_TOKENS]))
-    shown = values[: max(1, _SHOWN_TOKENS // values.shape[1])]
-    return " ".join(_cell(f"[{' '.join(map(_cell, each))}]") for each in shown)
-
-
-def _cell(value: object) -> str:
-    """Format a value of a kept column on one line of limited length: 0.1234567 -> 0.12346."""
-    if value is None:
-        return "null"
-    if isinstance(value, Real) and not isinstance(value, Integral):
-        return f"{value:.5g}"
-    text = repr(value)[1:-1] if isinstance(value, str) else " ".join(str(value).split())
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
-
-
-def _json_value(value: Any) -> Any:
-    """A value that JSON can hold: a number, a truth value, a string, a list, an object or null, else a string.
-
-    NaN, which is also a missing number, and infinity are null.
-    """
-    value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, list):
-        return [_json_value(each) for each in value]
-    if isinstance(value, dict):
-        return {str(name): _json_value(each) for name, each in value.items()}
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+    if as_json:
+        echo_json(found.to_dict())
+    elif color:
+        echo_styled(found.text(styled))
+    else:
+        echo(found.text())

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from packer.cli.command import UserPath, command
+from packer.cli.command import ARGUMENTS, UserPath, command
 from packer.cli.printing import echo, echo_json
-from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import (
     AsJson,
     Report,
-    ReportFile,
     Verbose,
     config_option,
     source_of,
@@ -31,6 +29,7 @@ from packer.options import Option, PackOptions, ReadOptions, RunOptions, values_
 from packer.options.choices import Compression
 from packer.options.option import OUTPUT, READING
 from packer.options.row_options import INT32
+from packer.progress_bars import progress_bars
 from packer.report.plain_text import duration_and_compiling
 from packer.stores import AnyPath, is_remote
 
@@ -138,6 +137,7 @@ def pack(
     """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing
+    from packer.pipeline.report_file import ReportFile
     from packer.sources.number_columns import ARRAY_COLUMN
 
     if lengths is not None:
@@ -150,7 +150,7 @@ def pack(
         dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), ARRAY_COLUMN)
     source = source_of(dataset)
     pack_options = PackOptions(tokenizer=tokenizer, **values_of(PackOptions, values))
-    page = ReportFile(path=report, tokenizer=tokenizer)
+    page = ReportFile(path=report, tokenizer=tokenizer, words=tuple(click.get_current_context().meta[ARGUMENTS]))
     if report is not None and is_remote(values["output"]):
         raise OptionError(
             f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
@@ -162,7 +162,8 @@ def pack(
 
         with progress_bars() as progress:
             figures = packed_figures(packed, for_report=True, decode=decode, progress=progress)
-            return page.write(figures)
+            page.write(figures)
+        return [f"Report written to {report}"]
 
     write_output(
         partial(packing.pack, source, options=pack_options),

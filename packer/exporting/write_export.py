@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -60,7 +60,7 @@ EXPORT = OutputKind(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Export(JsonRecord):
     """Record of an export: no time, host or absolute path, so that equal exports have equal records."""
 
@@ -85,10 +85,17 @@ class Export(JsonRecord):
     small_files: Mapping[str, str]
     """Hashes (xxh3-128) of other files, by name."""
 
+    path: AnyPath | None = field(default=None, compare=False)
+    """Folder of the export; None if it is not known."""
+
     @property
     def bytes(self) -> int:
         """Size of all files."""
         return sum(file.bytes for file in self.files)
+
+    def __repr__(self) -> str:
+        rows = sum(file.rows or 0 for file in self.files)
+        return f"Export(path={str(self.path)!r}, to={self.to!r}, rows={rows}, files={len(self.files)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the record file."""

@@ -229,6 +229,18 @@ def as_length(tokens: int | str) -> int | str:
     return _multiple(tokens, {"k": 1 << 10, "m": 1 << 20})
 
 
+def as_lengths(lengths: int | str | Sequence[int | str] | None) -> tuple[int, ...]:
+    """Distinct row lengths in ascending order: "4k,512" -> (512, 4096); none for None."""
+    words = lengths.split(",") if isinstance(lengths, str) else lengths
+    try:
+        found = () if words is None else (words,) if isinstance(words, int) else words
+        return tuple(sorted({int(as_length(word)) for word in found}))
+    except ValueError:
+        raise OptionError(
+            f"{lengths!r} is not a list of row lengths: write 4096, or 512,1024,2048 for several"
+        ) from None
+
+
 def as_amount(tokens: int | str) -> int | str:
     """An amount of tokens in powers of 1,000: "1.5B" -> 1,500,000,000."""
     return _multiple(tokens, {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12})

@@ -3,8 +3,9 @@
 - `packing`: packs a source, unless the dataset is complete; `tokenizing`: tokenizes text and stops there
 - `write_shards`: makes and writes the shards of a plan
 - `source_warnings`: warns of what would silently ruin a training run; `rejected_list`: records that were left out
-- `collect_figures`: measures a source without its tokens, plans its rows, and collects the figures that `stats` and
-  reports show; `shown_rows`: the rows of a report
-- `comparing`: runs every algorithm on the same lengths
+- `stats`: the figures of any source, for the command and `packer.stats`; `report_file`: the file of a report
+- `collect_figures`: measures a source without its tokens, plans its rows, and collects their figures; `shown_rows`: the
+  rows of a report; `comparing`: runs every algorithm on the same lengths
+- `row_contents`: the segments of a row, for the command `show` and `packer.show`
 - `verifying`: checks a packed dataset; `against_source`: its differences from a part of the source, and its totals
 """

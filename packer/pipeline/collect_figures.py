@@ -25,7 +25,8 @@ from packer.plan.make_plan import plan_lengths
 from packer.plan.rows import Plan
 from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
-from packer.report.dataset_figures import Figures, RowLengths
+from packer.report.comparison import Comparison
+from packer.report.dataset_figures import Figures
 from packer.report.length_figures import tally
 from packer.report.row_figures import RowFigures, RowSums
 from packer.shards.manifest import Manifest
@@ -94,15 +95,16 @@ def dataset_figures(
 ) -> Figures:
     """Collect the figures of a dataset, and of the rows that `pack` would make; nothing is written.
 
-    The row lengths `max_lens` are compared, and the rows are those of the smallest that suffices, or of the largest. A
-    report without any compares lengths around `options.max_len`. `documents_per_step` is for an optimizer step in
-    unpacked training. Progress is in documents while files are read, and "plan" in tasks.
+    The row lengths `max_lens` are compared, and the rows are those of the smallest that suffices, or else of the one
+    that cuts the fewest tokens. A report without any compares lengths around `options.max_len`. `documents_per_step` is
+    for an optimizer step in unpacked training. Progress is in documents while files are read, and "plan" in tasks.
     """
-    measured, compared = measure(source, options, progress), None
+    measured = measure(source, options, progress)
+    compared: tuple[Figures, ...] = ()
     if for_report or max_lens:
         compared = _compare_lengths(measured, options, max_lens, documents_per_step, progress)
         if max_lens:
-            options = (compared.smallest or compared.lengths[-1]).options
+            options = Comparison(by="max_len", outcomes=compared).best.options
     plan = measured.plan(options, progress)
     rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
     segments = cut_lengths_of(options, measured.lengths)
@@ -119,6 +121,7 @@ def dataset_figures(
         repeated_tokens=_counted(measured, REPEATED),
         saved_tokens=_counted(measured, SAVED),
         row_lengths=compared,
+        lengths_asked=bool(max_lens),
     )
     if rows is None or rows.profile is None:
         return figures
@@ -159,7 +162,7 @@ def packed_figures(
         if dataset is None or rows.profile is None:
             return figures
         documents = _documents_in_rows(folder, manifest)
-        compared = None
+        compared: tuple[Figures, ...] = ()
         # Other lengths can be planned from the rows if nothing was lost, grouped, or split at turns.
         options = manifest.options
         if not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens":
@@ -201,7 +204,7 @@ def _compare_lengths(
     max_lens: Sequence[int],
     documents_per_step: int,
     progress: Progress,
-) -> RowLengths:
+) -> tuple[Figures, ...]:
     """Return the figures of the rows of each length: of those given, or of those around max_len that are possible.
 
     A PackerError at one of the given lengths, or at all lengths around max_len, is raised.
@@ -227,7 +230,7 @@ def _compare_lengths(
             if max_lens or (max_len == tried[-1] and not found):
                 raise
     progress("length", len(tried), len(tried))
-    return RowLengths(lengths=tuple(found), asked=bool(max_lens))
+    return tuple(found)
 
 
 def _lengths_around(options: RowOptions) -> list[int]:

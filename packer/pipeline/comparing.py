@@ -24,7 +24,8 @@ from packer.plan.groups import least_rows
 from packer.plan.make_plan import needs_documents
 from packer.plan.segment_reader import SegmentReader
 from packer.progress import Progress, silent
-from packer.report.dataset_figures import Comparison, Figures
+from packer.report.comparison import Comparison
+from packer.report.dataset_figures import Figures
 from packer.report.length_figures import tokens_of
 from packer.report.row_figures import RowSums
 from packer.sources.number_columns import read_length_counts
@@ -41,6 +42,7 @@ def compare(
     *,
     options: RowOptions,
     algorithms: Sequence[str] = (),
+    documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> Comparison:
     """Run algorithms on a dataset, or a histogram: a file `*.csv` with the header `length,count`.
@@ -62,7 +64,8 @@ def compare(
     for done, name in enumerate(chosen):
         progress(f"solve {name}", done, len(chosen))
         try:
-            outcomes.append(_figures_of(get_algorithm(name), corpus, options))
+            figures = _figures_of(get_algorithm(name), corpus, options)
+            outcomes.append(replace(figures, documents_per_step=documents_per_step))
         except (PackerError, MemoryError) as error:
             reason = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
             failures[name] = " ".join(reason.split())
@@ -71,6 +74,7 @@ def compare(
         reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
         raise PackerError(f"no algorithm could run; {reasons}")
     return Comparison(
+        by="algorithm",
         outcomes=tuple(sorted(outcomes, key=lambda figures: (figures.rows, figures.seconds))),
         failures=failures,
         left_out=tuple(left_out),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
 from packer.sources.watch_source import Watch
+from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ TOKENIZED = OutputKind(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TokenizeReport(JsonRecord):
     """Record of a tokenized dataset, written last."""
 
@@ -85,6 +86,13 @@ class TokenizeReport(JsonRecord):
     """Hash of rejected.jsonl, which lists them; None if there is no such file."""
 
     shards: tuple[WrittenFile, ...]
+
+    path: AnyPath | None = field(default=None, compare=False)
+    """Folder of the tokenized dataset; None if it is not known."""
+
+    def __repr__(self) -> str:
+        counts = f"documents={self.source.documents}, tokens={self.source.tokens}"
+        return f"TokenizeReport(path={str(self.path)!r}, {counts}, tokenizer={self.tokenizer!r})"
 
     @property
     def request(self) -> Request:

@@ -4,13 +4,13 @@ Numbers:
 
 - `length_figures`: quantiles and bins of lengths, and padding ratios of batching strategies
 - `row_figures`: figures of rows, summed while they are read: mixing, the work of attention, limited columns
-- `dataset_figures`: `Figures`, all that is known of a dataset and its rows; `RowLengths`, to choose max_len by;
-  `Comparison`, the rows of each algorithm
+- `dataset_figures`: `Figures`, all that is known of a dataset and its rows
+- `comparison`: `Comparison`, the figures of several row lengths or algorithms, and which is best
 
 What shows them:
 
 - `plain_text`: columns, bars and formatted numbers
-- `figure_tables`: `render_figures`, `render_row_lengths` and `render_comparison`, for the terminal
+- `figure_tables`: parts of the figures as text; `Figures` and `Comparison` print themselves with it
 - `page`, `page_sections`: the report as a page of HTML, made of `page.html.jinja`, `style.css` and `script.js`
 - `charts`: plots as SVG, in a page or in a file
 """

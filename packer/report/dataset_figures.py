@@ -1,9 +1,9 @@
-"""Figures of a dataset and its rows, and comparisons of them, for tables, JSON and pages."""
+"""Figures of a dataset and its rows, as text, as a table of a notebook and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,46 +11,21 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.manifest_fields import PlanTotals
+from packer.notebook_table import html_table
 from packer.options import RowOptions
 from packer.report.charts import ShownRow
-from packer.report.length_figures import Distribution, Padding, Tally, distribution, padding_ratios
+from packer.report.figure_tables import of_limit, render_distribution, render_epoch, render_padding, row_facts
+from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
+from packer.report.plain_text import count_of, number, percent, render_table, share
 from packer.report.row_figures import LimitUse, RowFigures
 
-TOLERATED = 0.01
-"""Share of the tokens without context, or lost, below which a row length is long enough."""
 
-FULL = 0.95
-"""Share of tokens in all rows from which on they count as full; `--limit` and few documents leave more padding."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Epoch:
-    """Rows and optimizer steps of one epoch, unpacked and packed, with about as many documents per step."""
-
-    documents_per_step: int
-    rows: int
-    """Rows with one segment each."""
-
-    rows_per_step: float
-    """Rows in a step of documents_per_step documents, on average: more than documents if some are split."""
-
-    steps: int
-    """Steps of documents_per_step documents; the last may have fewer."""
-
-    packed_rows: int
-    packed_rows_per_step: int
-    """Packed rows whose documents come closest to documents_per_step, at least 1."""
-
-    packed_documents_per_step: float
-    """Documents in a step of packed_rows_per_step rows, on average."""
-
-    packed_steps: int
-    """Steps of packed_rows_per_step rows; the last may have fewer."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Figures:
-    """Figures of documents, and of the rows that they are packed into or would be packed into."""
+    """Figures of documents, and of the rows that they are packed into or would be packed into.
+
+    Printed, they are what `packer stats` prints; in a notebook, a table.
+    """
 
     options: RowOptions
     totals: PlanTotals
@@ -84,8 +59,11 @@ class Figures:
     saved_tokens: int | None = None
     """Tokens that storing these beginnings once saves, or has saved with `--share-prefixes`."""
 
-    row_lengths: RowLengths | None = None
-    """Rows of several lengths, for a report; None if they cannot be derived from the rows that exist."""
+    row_lengths: tuple[Figures, ...] = ()
+    """Figures of rows of several lengths, for a report; none if they cannot be derived from the rows that exist."""
+
+    lengths_asked: bool = False
+    """Whether these lengths were asked for, rather than chosen around this one."""
 
     shown_rows: tuple[ShownRow, ...] = ()
     """Rows for a report: some drawn at random, in their order, then the least full and those with most segments."""
@@ -194,12 +172,14 @@ class Figures:
         """Share of the tokens that are without context or lost."""
         return (self.tokens_without_context + self.totals.tokens_lost) / self.totals.tokens
 
-    def to_json(self) -> dict[str, object]:
-        """Return all figures of `packer stats` as values for JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Return what `packer stats --json` prints: all that was counted, as values for JSON."""
         content: dict[str, object] = {
-            **_named(self, "documents", "tokens", "segments", "max_len", "algorithm", "rows", "packing_factor"),
-            **_named(self.totals, "documents_packed", "tokens_packed", "lower_bound", "efficiency"),
-            "max_segments": self.options.max_segments,
+            **named(self, "documents", "tokens", "segments", "max_len", "algorithm", "rows"),
+            **named(self, "packing_factor", "padding_tokens", "speedup"),
+            **named(self.totals, "documents_packed", "tokens_packed", "documents_split", "tokens_lost"),
+            **named(self.totals, "lower_bound", "efficiency"),
+            **named(self.options, "max_segments", "long", "keeps_whole"),
             "mean_padding": self.padding_tokens / self.rows,
             "padding": asdict(self.padding),
             "epoch": asdict(self.epoch),
@@ -207,113 +187,79 @@ class Figures:
         }
         if self.repeated_tokens is not None:
             content["shared_beginnings"] = {
-                **_named(self, "repeated_tokens", "saved_tokens"),
+                **named(self, "repeated_tokens", "saved_tokens"),
                 "stored_once": self.options.has_trees,
             }
-        if not self.is_packed:
-            return content | {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
-        rows = self.row_figures
-        return content | {
-            "segments_per_row": asdict(rows.segments_per_row),
-            **_named(rows, "within_row_share", "keys_per_token", "attention_share", "work_peak"),
-            "shuffled_share": rows.shuffled.within_row_share,
-        }
+        if self.document_lengths is not None and not self.is_packed:
+            content |= {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
+        if (rows := self.measured_rows) is not None:
+            names = ("within_row_share", "keys_per_token", "attention_share", "work_peak")
+            content |= {"segments_per_row": asdict(rows.segments_per_row), **named(rows, *names)}
+            if self.is_packed:
+                content["shuffled_share"] = rows.shuffled.within_row_share
+        return content
+
+    def __repr__(self) -> str:
+        """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns."""
+        return "\n".join(self._packed_lines() if self.is_packed else self._planned_lines())
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        padding = self.padding
+        facts = [
+            ("documents", f"{self.documents:,}, {count_of(self.tokens, 'token')}"),
+            ("rows", f"{self.rows:,} of {self.max_len:,} tokens, {percent(self.totals.efficiency)} full"),
+            ("padding", share(padding.packed)),
+            (f"padding, without packing, to {self.max_len:,} tokens", share(padding.max_len)),
+            ("padding, without packing, to the longest of 8 documents", share(padding.batch_longest[8])),
+        ]
+        if self.totals.tokens_lost:
+            facts.append(("lost", f"{count_of(self.totals.tokens_lost, 'token')} truncated or dropped"))
+        return html_table("Packed rows" if self.is_packed else "Rows, if packed", facts)
+
+    def _planned_lines(self) -> Iterator[str]:
+        totals, options = self.totals, self.options
+        yield f"{count_of(self.documents, 'document')}, {count_of(self.tokens, 'token')}"
+        full = f"{percent(totals.efficiency)} full (lower bound {totals.lower_bound:,})"
+        yield f"Packed: {count_of(self.rows, 'row')} of {self.max_len:,} tokens, {full}"
+        for use in self.limits:
+            yield f"{use.column}: {number(use.mean)} {of_limit(use)}"
+        yield ""
+        yield render_distribution(self.lengths, "Tokens per document")
+        repeated, saved = self.repeated_tokens, self.saved_tokens
+        if repeated and saved:
+            whole = self.tokens + saved * options.has_trees
+            does = "storing them once saves" if options.has_trees else "--share-prefixes stores them once and saves"
+            also = "are in other documents, too"
+            yield f"Shared beginnings: {count_of(repeated, 'token')} ({percent(repeated / whole)}) {also};"
+            yield f"  {does} {count_of(saved, 'token')} ({percent(saved / whole)})"
+        longer, lost = self.documents_over_max_len, self.tokens - totals.tokens_packed
+        cut = f"; {count_of(lost, 'token')} cut off or dropped" if lost > 0 else ""
+        yield f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / self.documents)}{cut}"
+        yield ""
+        yield render_padding(self.padding, max_len=self.max_len, packed=f"packed ({self.algorithm})")
+        yield ""
+        yield render_epoch(self.epoch)
+
+    def _packed_lines(self) -> Iterator[str]:
+        rows, padding = self.row_figures, f"{number(self.padding_tokens / self.rows)} tokens per row"
+        facts = [
+            ["documents", f"{self.documents:,}", f"{number(self.packing_factor)} per row"],
+            ["segments", f"{self.segments:,}", "documents, and pieces of split ones"],
+            ["tokens", f"{self.tokens:,}", f"the rows are {percent(self.totals.efficiency)} full"],
+            *([use.column, number(use.mean), of_limit(use)] for use in self.limits),
+            ["padding", percent(self.padding.packed), padding],
+            ["lower bound", f"{self.totals.lower_bound:,}", f"rows that any packing needs; here {self.rows:,}"],
+            *row_facts(rows),
+        ]
+        yield f"{count_of(self.rows, 'row')} of {self.max_len:,} tokens"
+        yield render_table(facts, align="<><")
+        yield ""
+        yield render_distribution(rows.segments_per_row, "Segments per row")
+        yield ""
+        yield render_padding(self.padding, max_len=self.max_len, packed="packed")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowLengths:
-    """The choice of max_len: figures of the same documents in rows of several lengths."""
-
-    lengths: tuple[Figures, ...]
-    """Figures of each length, in ascending order, at least one, with their rows."""
-
-    asked: bool = True
-    """Whether these lengths were asked for, rather than chosen around one."""
-
-    @property
-    def smallest(self) -> Figures | None:
-        """The smallest with less than TOLERATED of the tokens without context or lost; None if there is none."""
-        return next((figures for figures in self.lengths if figures.cut_share < TOLERATED), None)
-
-    @property
-    def are_full(self) -> bool:
-        """Whether the rows of every length are full, so that padding is no criterion."""
-        return all(figures.totals.efficiency >= FULL for figures in self.lengths)
-
-    def to_json(self) -> dict[str, object]:
-        """Return all figures as values for JSON; `smallest` is a max_len or None."""
-        last, smallest = self.lengths[-1], self.smallest
-        return {
-            **_named(last, "documents", "tokens", "algorithm", "documents_per_step"),
-            "lengths": [
-                {
-                    **_named(figures, "max_len", "rows", "tokens", "tokens_without_context"),
-                    **_named(figures.totals, "efficiency", "documents_split", "tokens_lost"),
-                    **_named(figures.row_figures, "keys_per_token", "attention_share", "work_peak"),
-                    "packed_rows_per_step": figures.epoch.packed_rows_per_step,
-                    "cut_share": figures.cut_share,
-                }
-                for figures in self.lengths
-            ],
-            "smallest": None if smallest is None else smallest.max_len,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Figures of the same documents in rows by several algorithms."""
-
-    outcomes: tuple[Figures, ...]
-    """Figures of the rows of each algorithm, at least one, sorted by rows and then by seconds."""
-
-    failures: Mapping[str, str] = field(default_factory=dict)
-    """Reason, in one line, of each algorithm that could not run, by name, in the order of the registry."""
-
-    left_out: tuple[str, ...] = ()
-    """Algorithms that were not run because they are slow at this row length, in the order of the registry."""
-
-    @property
-    def best(self) -> Figures:
-        """First figures of an algorithm that keeps documents whole; the first of all if none does."""
-        return min(self.outcomes, key=lambda figures: not figures.options.keeps_whole)
-
-    @property
-    def lower_bound(self) -> int:
-        """Rows that no packing of whole documents can go below: the best bound that is known."""
-        whole = [figures for figures in self.outcomes if figures.options.keeps_whole]
-        return max(figures.totals.lower_bound for figures in whole or self.outcomes)
-
-    def gap(self, figures: Figures) -> float:
-        """Return the rows above the lower bound as a share of it; negative if cut documents made fewer possible."""
-        return figures.rows / self.lower_bound - 1
-
-    def to_json(self) -> dict[str, object]:
-        """Return all figures as values for JSON."""
-        best = self.best
-        failed = [{"algorithm": name, "error": error} for name, error in self.failures.items()]
-        return {
-            **_named(best.totals, "documents", "tokens", "documents_packed", "tokens_packed"),
-            **_named(best.options, "max_len", "max_segments", "long"),
-            **_named(self, "lower_bound"),
-            "best": best.algorithm,
-            "shuffled_share": best.row_figures.shuffled.within_row_share,
-            "rows": [*map(self._outcome_to_json, self.outcomes), *failed],
-            "left_out": list(self.left_out),
-        }
-
-    def _outcome_to_json(self, figures: Figures) -> dict[str, object]:
-        return {
-            **_named(figures, "algorithm", "rows", "segments", "padding_tokens", "packing_factor", "speedup"),
-            "efficiency": figures.totals.efficiency,
-            "gap": self.gap(figures),
-            "max_segments": figures.row_figures.segments_per_row.max,
-            "within_row_share": figures.row_figures.within_row_share,
-            "documents_cut": figures.totals.documents_split,
-            "keeps_whole": figures.options.keeps_whole,
-            "seconds": figures.seconds,
-        }
-
-
-def _named(record: object, *names: str) -> dict[str, object]:
+def named(record: object, *names: str) -> dict[str, object]:
     """Return attributes of a record by name."""
     return {name: getattr(record, name) for name in names}

@@ -107,6 +107,31 @@ def binned(lengths: Tally, edges: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """Rows and optimizer steps of one epoch, unpacked and packed, with about as many documents per step."""
+
+    documents_per_step: int
+    rows: int
+    """Rows with one segment each."""
+
+    rows_per_step: float
+    """Rows in a step of documents_per_step documents, on average, which are more than documents if some are split."""
+
+    steps: int
+    """Steps of documents_per_step documents; the last may have fewer."""
+
+    packed_rows: int
+    packed_rows_per_step: int
+    """Packed rows whose documents come closest to documents_per_step, at least 1."""
+
+    packed_documents_per_step: float
+    """Documents in a step of packed_rows_per_step rows, on average."""
+
+    packed_steps: int
+    """Steps of packed_rows_per_step rows; the last may have fewer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Padding:
     """Padding ratios of one epoch over the same segments, 0 <= ratio < 1, for several ways to form batches."""
 

@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from packer.report.charts import style_sheet
+from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.page_sections import BATCHES, SECTIONS
 from packer.report.plain_text import count_of, duration, number, percent, share
@@ -61,9 +62,10 @@ def _opening(figures: Figures) -> Iterator[str]:
         f"{count_of(figures.documents, 'document')} {packed} {count_of(figures.rows, 'row')} of {figures.max_len:,} "
         f"tokens: {fewer} tokens than padding in random batches of {BATCHES[0]}."
     )
-    if figures.row_lengths is not None and figures.row_lengths.asked:
-        lengths = [f"{length.max_len:,}" for length in figures.row_lengths.lengths]
-        reason = "the smallest that suffices" if figures.row_lengths.smallest is not None else "the longest of them"
+    if figures.lengths_asked:
+        found = Comparison(by="max_len", outcomes=figures.row_lengths)
+        lengths = [f"{length.max_len:,}" for length in found.outcomes]
+        reason = "the smallest that suffices" if found.smallest is not None else "which cuts the fewest tokens"
         yield (
             f"Row lengths {', '.join(lengths[:-1])} and {lengths[-1]} are compared under "
             f"\u201cWhich max_len?\u201d; everything else is for {figures.max_len:,}, {reason}."

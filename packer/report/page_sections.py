@@ -20,8 +20,8 @@ from packer.report.charts import (
     line_plot,
     row_plot,
 )
+from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
-from packer.report.figure_tables import length_notes, length_table, recommend_length
 from packer.report.length_figures import Tally, binned, grouped_total, weighted_median
 from packer.report.plain_text import count_of, number, share
 
@@ -168,27 +168,27 @@ def _length_plot(title: str, edges: list[int], series: Series, marks: Mapping[st
 
 def max_len_section(figures: Figures) -> Section:
     """Compare row lengths by what decides."""
-    found = figures.row_lengths
+    found = Comparison(by="max_len", outcomes=figures.row_lengths)
     question = "Which max_len?"
-    if found is None:
+    if not found.outcomes:
         return Section(
             question=question,
             verdict="These rows do not tell: documents were truncated, dropped, grouped or split at turns. Compare "
             "lengths on the source, with `packer stats SOURCE --max-len 1024,2048,4096`.",
         )
-    loses = any(length.totals.tokens_lost for length in found.lengths)
+    loses = any(length.totals.tokens_lost for length in found.outcomes)
     cut = "without context or lost" if loses else "without context"
     shares = {
-        f"tokens {cut}": ("orange", [length.cut_share for length in found.lengths]),
-        "attention's share": ("blue", [length.row_figures.attention_share for length in found.lengths]),
+        f"tokens {cut}": ("orange", [length.cut_share for length in found.outcomes]),
+        "attention's share": ("blue", [length.row_figures.attention_share for length in found.outcomes]),
     }
-    ticks = [compact(length.max_len) for length in found.lengths]
-    note = ". ".join(f"{each[0].upper()}{each[1:]}" for each in length_notes(found)) + "."
+    ticks = [compact(length.max_len) for length in found.outcomes]
+    *notes, verdict = found.notes()
+    note = ". ".join(f"{each[0].upper()}{each[1:]}" for each in notes) + "."
     if found.are_full:
         note += " Packed rows are full at every length, so padding does not decide."
     plot = line_plot("Tokens cut and work of attention, by max_len", shares, ticks)
-    verdict, table = recommend_length(found), length_table(found)
-    return Section(question=question, verdict=verdict, plot=plot, table=table, notes=[note])
+    return Section(question=question, verdict=verdict, plot=plot, table=found.table(), notes=[note])
 
 
 def compact(value: int) -> str:

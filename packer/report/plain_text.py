@@ -1,11 +1,21 @@
 """Building blocks of reports: aligned columns, bars and formatted numbers."""
 
+import re
 from collections.abc import Sequence
 from textwrap import fill
 
 WIDTH = 80  # columns of a terminal
 BLOCKS = " ▏▎▍▌▋▊▉█"  # fill 0 to 8 eighths of a character cell
 BAR_WIDTH = 40  # character cells of the longest bar
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tabs and line feeds, those that reorder text, and bytes of names that are not UTF-8."""
+
+
+def visible(text: str) -> str:
+    r"""Replace control characters by their names: "\x1b[2J" -> "\\x1b[2J"."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def in_encoding(text: str, encoding: str | None) -> str:

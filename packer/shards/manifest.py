@@ -6,13 +6,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from html import escape
 from typing import Any
 
 from packer.json_record import read_fields
 from packer.manifest_fields import SourceIdentity, Totals
+from packer.notebook_table import html_table
 from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST, all_shard_names
 from packer.shards.row_format import RowFormat
@@ -51,6 +51,9 @@ class Manifest:
     files: Mapping[str, str]
     """xxh3-128 of the other files of the dataset, by name."""
 
+    path: AnyPath | None = field(default=None, compare=False)
+    """Folder of the dataset that `packer.pack` has just written or found; None otherwise. The file does not have it."""
+
     @property
     def rows(self) -> int:
         """Number of rows in all shards."""
@@ -72,15 +75,15 @@ class Manifest:
         return self.totals.efficiency
 
     def __repr__(self) -> str:
-        totals = self.totals
+        totals, path = self.totals, "" if self.path is None else f"{str(self.path)!r}, "
         return (
-            f"Manifest(rows={totals.rows}, max_len={self.max_len}, documents={totals.documents_packed}, "
-            f"tokens={totals.tokens_packed}, efficiency={self.efficiency:.6f})"
+            f"Manifest({path}rows={totals.rows:,}, max_len={self.max_len:,}, documents={totals.documents_packed:,}, "
+            f"tokens={totals.tokens_packed:,}, padding={1 - self.efficiency:.2%})"
         )
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        return self.as_html("Manifest of a packed dataset")
+        return self.as_html("Manifest of a packed dataset" if self.path is None else f"Manifest of {self.path.name}")
 
     def as_html(self, title: str) -> str:
         """Return a title and a table of the main facts, as notebooks show them."""
@@ -94,8 +97,7 @@ class Manifest:
         ]
         if self.options.labels:
             facts.insert(3, ("trained tokens", f"{totals.tokens_trained:,}"))
-        lines = "".join(f"<tr><td>{name}</td><td>{escape(value)}</td></tr>" for name, value in facts)
-        return f"<div><strong>{escape(title)}</strong><table>{lines}</table></div>"
+        return html_table(title, facts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file without its checksum."""

@@ -227,7 +227,7 @@ class FaultyFile:
 
 def install(instants: Instants, *, exchanges: bool) -> None:
     """Make everything that this process does to the disk an instant, from now on."""
-    from packer.cli import progress_bars
+    from packer import progress_bars
     from packer.output import replace_folder
 
     usual_open, usual_fsync, usual_exchange = Path.open, os.fsync, replace_folder.exchange

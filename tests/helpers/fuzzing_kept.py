@@ -131,12 +131,11 @@ def _outcome(name: str, use: Callable[[], object]) -> str | None:
 def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> str | None:
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
-    from packer.cli.show_command import render_row, segments_of
     from packer.pipeline.collect_figures import packed_figures
     from packer.report.page import render_page
 
     def show(number: int) -> None:
-        render_row(segments_of(packer.load(folder), number))
+        str(packer.show(folder, number))
 
     def export(target: str) -> None:
         packer.export(folder, folder.parent / f"{folder.name}-{target}", to=target, workers=1, sync=False)

@@ -1,4 +1,4 @@
-"""Progress and log lines on stderr."""
+"""Progress and log lines on stderr, and bars in notebooks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from packer.cli.printing import echo, visible
-from packer.progress import STATUS, raise_if_interrupted
+from packer.progress import STATUS, raise_if_interrupted, silent
+from packer.report.plain_text import visible
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
     from packer.progress import Progress
+
+log = logging.getLogger(__name__)
 
 INTERVAL = 15.0  # seconds between lines of progress where stderr is not a terminal
 DELAY = 1.0  # seconds of a stage before a bar is drawn on a terminal
@@ -48,12 +50,12 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A process
     that works silently, because another one shows all this, prints only messages about itself.
     """
-    log, handler = logging.getLogger("packer.ranks" if silently else "packer"), logging.StreamHandler()
+    shown, handler = logging.getLogger("packer.ranks" if silently else "packer"), logging.StreamHandler()
     handler.setFormatter(_Lines("packer: %(message)s"))
     handler.addFilter(lambda record: record.name != STATUS.name or sys.stderr.isatty())
-    level = log.level
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
+    level = shown.level
+    shown.setLevel(logging.INFO)
+    shown.addHandler(handler)
     try:
         if silently:
             yield lambda *_: raise_if_interrupted()
@@ -61,18 +63,40 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
             with _drawn() as progress:
                 yield progress
     finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
+        shown.removeHandler(handler)
+        shown.setLevel(level)
+
+
+@contextmanager
+def python_progress(progress: Progress | bool) -> Iterator[Progress]:
+    """Return the callback that a user gives, or for True one that draws bars on a terminal and in a notebook only."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif progress and _has_bars():
+        with _drawn() as draw:
+            yield draw
+    else:
+        yield silent
+
+
+def _in_notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "IPKernelApp" in getattr(shell, "config", ())
+
+
+def _has_bars() -> bool:
+    return sys.stderr.isatty() or _in_notebook()
 
 
 @contextmanager
 def _drawn() -> Iterator[Progress]:
-    """Draw a bar on a terminal, and print lines elsewhere.
+    """Draw a bar on a terminal or in a notebook, and print lines elsewhere.
 
     "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears
     immediately, because algorithms report no progress while they run.
     """
-    is_terminal, kind, begun, last, bar = sys.stderr.isatty(), "", 0.0, 0.0, None
+    has_bars, kind, begun, last, bar = _has_bars(), "", 0.0, 0.0, None
 
     def draw(stage: str, done: int, total: int) -> None:
         nonlocal kind, begun, last, bar
@@ -82,10 +106,10 @@ def _drawn() -> Iterator[Progress]:
             if bar is not None:
                 bar.close()
             kind, begun, last, bar = stage.split()[0], now, now, None
-        if not is_terminal:
+        if not has_bars:
             if now - last >= INTERVAL:
                 last = now
-                echo(f"packer: {_line(stage, done, total, now - begun)}", err=True)
+                log.info(_line(stage, done, total, now - begun))
             return
         if bar is None:
             if kind != "solve" and now - begun < DELAY:
@@ -105,11 +129,13 @@ def _drawn() -> Iterator[Progress]:
 
 def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
     """Draw a bar; tqdm is imported here, because most commands on little data show none."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
     unit, _ = _UNITS.get(stage.split()[0], ("B", "bytes"))
-    width = shutil.get_terminal_size().columns  # 80 if the terminal reports 0, with which tqdm would draw nothing
+    width = (
+        None if _in_notebook() else shutil.get_terminal_size().columns
+    )  # 80 if the terminal reports 0, with which tqdm would draw nothing
     return tqdm(
         initial=done, total=total, desc=stage, unit=unit, unit_scale=unit != "alg", file=sys.stderr, ncols=width
     )

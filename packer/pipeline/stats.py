@@ -1,0 +1,99 @@
+"""The figures of any source: of a dataset, of a packed one, or of several row lengths or algorithms compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.errors import OptionError, PackerError
+from packer.options import PackOptions, values_of
+from packer.paths import expanded, is_histogram
+from packer.pipeline.collect_figures import dataset_figures, packed_figures
+from packer.pipeline.comparing import compare
+from packer.pipeline.report_file import ReportFile
+from packer.progress import Progress, silent
+from packer.report.comparison import Comparison
+from packer.report.dataset_figures import Figures
+from packer.shards.manifest import is_packed
+from packer.shards.reader import read_manifest
+from packer.sources.open_sources import SourceLike
+from packer.stores import any_path
+from packer.system_errors import system_errors
+
+USUAL_LENGTH = 4096
+"""Tokens in a row, if none are named."""
+
+
+def stats(
+    source: SourceLike,
+    *,
+    max_lens: Sequence[int] = (),
+    values: Mapping[str, Any],
+    documents_per_step: int = 64,
+    page: ReportFile = ReportFile(),  # noqa: B008 (immutable)
+    progress: Progress = silent,
+) -> Figures | Comparison:
+    """Collect figures, and write a report of them if `page` has a path.
+
+    `values` are options of a pack by name, without max_len; the algorithm "all" compares those that are quick. Of
+    several row lengths, the report is about the best. A histogram is compared by algorithms, too.
+    """
+    if values.get("algorithm") == "all" or is_histogram(source, values.get("tokenizer")):
+        return _compared(source, max_lens, values, documents_per_step, page, progress)
+    collecting: dict[str, Any] = {
+        "documents_per_step": documents_per_step,
+        "for_report": page.path is not None,
+        "progress": progress,
+    }
+    if isinstance(source, str | Path) and names_packed(source):
+        _refuse_lengths(source, max_lens)
+        figures = packed_figures(source, decode=page.decoder(), **collecting)
+    else:
+        options = PackOptions(max_len=[USUAL_LENGTH, *max_lens][-1], **values_of(PackOptions, values))
+        several = max_lens if len(max_lens) > 1 else ()
+        figures = dataset_figures(source, options=options, max_lens=several, **collecting)
+    page.write(figures)
+    if len(max_lens) > 1:
+        return Comparison(by="max_len", outcomes=figures.row_lengths)
+    return figures
+
+
+def names_packed(source: str | Path) -> bool:
+    """Whether a source is a packed dataset."""
+    path = any_path(expanded(source))
+    with system_errors(path, resumes=False):
+        return is_packed(path)
+
+
+def _refuse_lengths(packed: str | Path, max_lens: Sequence[int]) -> None:
+    """Raise a PackerError if lengths are given, in which a packed dataset does not have its rows."""
+    if max_lens and [*max_lens] != [read_manifest(any_path(expanded(packed))).options.max_len]:
+        raise PackerError(
+            f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; leave it out, or "
+            "predict other lengths on the dataset that it was packed from"
+        )
+
+
+def _compared(
+    source: SourceLike,
+    max_lens: Sequence[int],
+    values: Mapping[str, Any],
+    documents_per_step: int,
+    page: ReportFile,
+    progress: Progress,
+) -> Comparison:
+    """Return the rows that each algorithm makes, or one of them of a histogram."""
+    if page.path is not None:
+        raise OptionError(f"--report {page.path} is about the rows of a dataset by one algorithm: leave it out")
+    if len(max_lens) > 1:
+        raise OptionError(f"--max-len {','.join(map(str, max_lens))}: algorithms are compared at one length; choose it")
+    name = values.get("algorithm", "auto")
+    others = values_of(PackOptions, {**values, "algorithm": "auto"})
+    options = PackOptions(max_len=[USUAL_LENGTH, *max_lens][-1], **others)
+    if options.limits or options.align > 1:
+        raise OptionError("--limit and --align are not for all algorithms: name one by --algorithm")
+    algorithms = () if name == "all" else (name,)
+    return compare(
+        source, options=options, algorithms=algorithms, documents_per_step=documents_per_step, progress=progress
+    )
