@@ -35,9 +35,7 @@ def train(
     """Train on batches of `rows` and steps of `global_batch` rows over all ranks; yield (loss, gradient norm)."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     dataset = packer.load(packed)
-    sampler = packer.BatchSampler(
-        dataset, global_batch=global_batch, rows=rows, rank=rank, world_size=ranks, balance="attention"
-    )
+    sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows, rank=rank, world_size=ranks, balance=1)
     if rank == 0:
         print(f"{ranks} ranks: attention takes {sampler.imbalance():.3f}x the balanced time")
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)

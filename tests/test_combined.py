@@ -129,7 +129,7 @@ def layouts(draw):
     options = {"world_size": world_size, "rows": rows, "global_batch": world_size * rows * accumulation}
     if draw(st.booleans()):
         return {**options, "lanes": world_size, "window": draw(st.integers(1, 3))}
-    return {**options, "balance": draw(st.sampled_from([None, "attention"]))}
+    return {**options, "balance": draw(st.sampled_from([None, 1, 2, 3]))}
 
 
 @given(combinations(), layouts(), st.integers(0, 3))

@@ -22,7 +22,7 @@ def expected_heads(dataset, *, epoch=0, **options):
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_dataloader_gives_the_same_batches_with_any_number_of_workers(dataset, workers):
-    options = {"global_batch": 8, "rows": 2, "rank": 1, "world_size": 2, "balance": "attention"}
+    options = {"global_batch": 8, "rows": 2, "rank": 1, "world_size": 2, "balance": 1}
     loader = DataLoader(
         dataset,
         batch_sampler=packer.BatchSampler(dataset, **options),

@@ -159,7 +159,7 @@ def test_a_state_of_other_lanes_is_refused(options, message):
             "lanes is 2, for 4 ranks: choose a multiple of the number of ranks that divides",
         ),
         ({"lanes": 2, "window": 0}, "window is 0: it must be at least 1"),
-        ({"lanes": 2, "balance": "attention"}, "balance is 'attention', and lanes is 2: balancing moves rows between"),
+        ({"lanes": 2, "balance": 1}, "balance is 1, and lanes is 2: balancing moves rows between"),
     ],
 )
 def test_options_of_lanes_that_contradict_each_other_are_refused(options, message):

@@ -354,7 +354,7 @@ def test_static_batches_keep_their_values(dataset, net, name):
 SAMPLERS = {
     "one rank": {"global_batch": 6},
     "ranks": {"global_batch": 8, "rows": 2, "rank": 1, "world_size": 2},
-    "balance": {"global_batch": 8, "rows": 2, "rank": 0, "world_size": 2, "balance": "attention"},
+    "balance": {"global_batch": 8, "rows": 2, "rank": 0, "world_size": 2, "balance": 1},
     "lanes": {"global_batch": 8, "rows": 2, "rank": 1, "world_size": 2, "lanes": 4, "window": 2},
     "in order": {"global_batch": 4, "seed": None},
 }

@@ -1,7 +1,7 @@
 """Which rows an epoch shows when, on how many ranks, and how it is resumed."""
 
 import json
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes
+from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes, steps_of_like_work
 from packer.loader.row_order import row_order
 from tests.helpers import naive
 from tests.helpers.order import Rows, sampler_at, samplers
@@ -124,7 +124,9 @@ def layouts(draw, order=None):
     if draw(st.booleans()) and order is None:
         lanes = world_size * draw(st.sampled_from([number for number in range(1, own + 1) if own % number == 0]))
         return {**options, "lanes": lanes, "window": draw(st.integers(1, 3))}
-    return {**options, "balance": draw(st.sampled_from([None, "attention"]))}
+    of_order = (order or {}).get("balance", draw(st.sampled_from([None, 1, 2, 3])))
+    moves_rows = (of_order or 1) > 1
+    return {**options, "balance": of_order if moves_rows else draw(st.sampled_from([None, 1]))}
 
 
 def turns_of(ranks):
@@ -161,7 +163,9 @@ def test_a_step_sees_the_same_rows_on_any_number_of_ranks(dataset, data):
     assert first == steps_of(samplers(dataset, other))
     order = row_order(len(dataset), seed=0, epoch=0).tolist()
     global_batch = other["global_batch"]
-    assert first == [sorted(order[at : at + global_batch]) for at in range(0, len(order), global_batch)]
+    if (other["balance"] or 1) == 1:
+        assert first == [sorted(order[at : at + global_batch]) for at in range(0, len(order), global_batch)]
+    assert sorted(joined(first)) == sorted(order)
 
 
 @pytest.mark.parametrize("total", [64, 61])
@@ -309,7 +313,7 @@ def test_in_the_middle_of_a_step_other_ranks_go_on_where_they_can(lanes):
             samplers(dataset, {**layout, "world_size": 2, "rows": 1})[0].load_state_dict(old.state_dict())
     else:
         with pytest.raises(PackerError, match="ends 8 rows into a global batch of 16"):
-            packer.BatchSampler(dataset, rows=2, balance="attention", **layout).load_state_dict(state)
+            packer.BatchSampler(dataset, rows=2, balance=1, **layout).load_state_dict(state)
 
 
 @pytest.mark.parametrize("batches", [5, 6])
@@ -391,7 +395,8 @@ def test_set_epoch_keeps_what_was_resumed_and_refuses_to_leave_it():
         ({"global_batch": "4"}, "global_batch is '4': it must be a whole number"),
         ({"global_batch": 4.0}, "global_batch is 4.0: it must be a whole number"),
         ({"global_batch": 4, "seed": 0.5}, "seed is 0.5: it must be a whole number from 0 to"),
-        ({"global_batch": 4, "balance": "memory"}, "balance is 'memory': choose attention, or None"),
+        ({"global_batch": 4, "balance": "attention"}, "balance is 'attention': it must be a whole number"),
+        ({"global_batch": 4, "balance": 0}, "balance is 0: choose 1 to balance each step, more to balance several"),
     ],
 )
 def test_numbers_out_of_range_are_refused_in_one_line(options, message):
@@ -404,13 +409,19 @@ def test_numbers_out_of_range_are_refused_in_one_line(options, message):
 # ---- balance ----
 
 
+def dealt(costs, sizes):
+    """Rows of each slot."""
+    return np.split(deal_by_cost(np.array(costs, np.int64), sizes), np.cumsum(sizes)[:-1])
+
+
 @given(st.lists(st.integers(0, 10**6), max_size=40), st.integers(1, 9))
 def test_rows_dealt_by_cost_fill_the_slots(costs, slots):
     sizes = slot_sizes(len(costs), slots)
-    dealt = deal_by_cost(np.array(costs, np.int64), sizes)
-    assert [len(slot) for slot in dealt] == sizes.tolist()
-    assert sorted(number for slot in dealt for number in slot) == list(range(len(costs)))
-    loads = [sum(costs[number] for number in slot) for slot in dealt]
+    found = dealt(costs, sizes)
+    assert [len(slot) for slot in found] == sizes.tolist()
+    assert sorted(number for slot in found for number in slot) == list(range(len(costs)))
+    assert all(slot.tolist() == sorted(slot) for slot in found)
+    loads = [sum(costs[number] for number in slot) for slot in found]
     for size in set(sizes.tolist()):
         alike = [load for load, one in zip(loads, sizes, strict=True) if one == size]
         assert alike == sorted(alike, reverse=True)
@@ -421,15 +432,38 @@ def test_dealing_by_cost_comes_within_a_few_percent_of_even():
     uneven = []
     for _ in range(50):
         costs = random.lognormal(10, 1, 64).astype(np.int64)
-        loads = np.array([costs[slot].sum() for slot in deal_by_cost(costs, slot_sizes(64, 4))])
+        loads = np.array([costs[slot].sum() for slot in dealt(costs, slot_sizes(64, 4))])
         uneven.append(max(loads.max(), costs.max()) / max(loads.mean(), costs.max()))
     assert np.mean(uneven) < 1.005
-    assert [slot.tolist() for slot in deal_by_cost(np.array([9, 1, 8, 2]), slot_sizes(4, 2))] == [[0, 1], [2, 3]]
+    assert [slot.tolist() for slot in dealt([9, 1, 8, 2], slot_sizes(4, 2))] == [[0, 1], [2, 3]]
 
 
 def test_swaps_mend_what_longest_first_leaves_uneven():
     costs = np.array([8, 7, 6, 5, 4])  # longest first gives 8 + 5 + 4 and 7 + 6
-    assert sorted(costs[slot].sum() for slot in deal_by_cost(costs, np.array([3, 2]))) == [15, 15]
+    assert sorted(costs[slot].sum() for slot in dealt(costs, np.array([3, 2]))) == [15, 15]
+
+
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 7), st.integers(1, 4))
+def test_steps_of_like_work_divide_the_rows_of_their_windows_by_cost(costs, size, window):
+    rows, costs = np.arange(100, 100 + len(costs)), np.array(costs, np.int64)
+    found = steps_of_like_work(rows, costs, size=size, window=window) - 100
+    whole = len(costs) // size * size
+    assert found[whole:].tolist() == list(range(whole, len(costs)))
+    first = 0
+    for steps in np.array_split(found[:whole].reshape(-1, size), max(-(-(whole // size) // window), 1)):
+        assert len(steps) <= window
+        assert sorted(steps.ravel()) == list(range(first, first + steps.size))
+        assert [step.tolist() for step in steps] == sorted(sorted(step) for step in steps)
+        ranges = sorted((costs[step].min(), costs[step].max()) for step in steps)
+        assert all(highest <= lowest for (_, highest), (lowest, _) in pairwise(ranges))
+        first += steps.size
+
+
+def test_rows_left_out_at_the_end_of_an_epoch_do_not_depend_on_their_work():
+    rows = Rows(np.random.default_rng(0).integers(1, 100, 50).tolist())
+    kept = list(packer.BatchSampler(rows, global_batch=8, balance=4, drop_last=True))
+    assert kept == list(packer.BatchSampler(rows, global_batch=8, balance=4))[:6]
+    assert sorted(joined(kept)) == sorted(row_order(50, seed=0, epoch=0)[:48].tolist())
 
 
 def test_costs_are_the_squared_lengths_without_padding(dataset):
@@ -447,11 +481,12 @@ def test_the_imbalance_is_that_of_the_batches_that_are_handed_out():
         work = np.array([[costs[batch].sum() for batch in turn] for turn in turns])
         return work.max(axis=1).sum() / work.mean(axis=1).sum(), work.sum(axis=0)
 
-    for balance in (None, "attention"):
+    for balance, most in ((None, 9), (1, 1.1), (8, 1.02)):
         found = samplers(Rows(lengths), layout, balance=balance)[0].imbalance()
         expected, ranks = imbalance(balance)
         assert found == pytest.approx(expected)
-        assert found > 1.6 if balance is None else found < 1.1
+        assert found < most
+        assert balance or found > 1.6
     assert ranks.max() / ranks.mean() < 1.03, "no rank is always the one with more"
 
 

@@ -1,4 +1,4 @@
-"""Division of rows among batches so that the work of attention is even."""
+"""Division of rows among steps and batches so that ranks, which wait for each other, have equal work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from packer.loader.dataset import PackedDataset
 from packer.shards.row_format import PADDING
+
+EVEN_ENOUGH = 1.001
+"""Largest work of a batch, relative to the mean, that is not evened out further."""
 
 
 def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
@@ -32,44 +35,81 @@ def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
     return np.concatenate(costs)
 
 
-def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def steps_of_like_work(
+    order: NDArray[np.int64], costs: NDArray[np.int64], *, size: int, window: int
+) -> NDArray[np.int64]:
+    """Return the rows of an epoch in another order, in which each step, of `size` rows, has rows of like cost.
+
+    The rows of at most `window` consecutive steps are sorted by cost and cut into as many steps. Where each rank has
+    one row at a time, no other division of these rows lets ranks wait less. Steps of a window come in the order of
+    their first rows in `order`, so that costs do not fall through the window. Rows that fill no step stay at the end.
+
+    `order` has the row numbers, shape (rows,), and `costs` the cost of each of them, in the same order. Rows 4, 5, 6
+    and 7 of costs [1, 9, 2, 8] in steps of 2 and a window of 2 -> [4, 6, 5, 7].
+    """
+    steps = len(order) // size
+    moved: NDArray[np.int64] = order.copy()
+    for numbers in np.array_split(np.arange(steps), max(-(-steps // window), 1)):
+        places = np.arange(numbers[0] * size, (numbers[-1] + 1) * size) if len(numbers) else numbers
+        alike = places[np.argsort(-costs[places], kind="stable")].reshape(-1, size)
+        alike = np.sort(alike, axis=1)
+        moved[places] = order[alike[np.argsort(alike[:, 0])].ravel()]
+    return moved
+
+
+def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Divide rows among slots of fixed sizes so that the summed costs of the slots are even.
 
     Rows are dealt from the most expensive one on, each to the cheapest slot with room. Then rows are swapped between
-    the most and the least expensive slot as long as that helps. Slots of one size are sorted by cost, so that
-    neighbors, which run at the same time on different ranks, have similar costs.
+    the most and the least expensive slot until the slots are even enough, or no swap helps. Slots of one size are
+    sorted by cost, so that neighbors, which run at the same time on different ranks, have similar costs.
 
     `sizes` has the rows per slot, in descending order, and sums to the number of rows. Returns the row numbers of each
-    slot, ascending: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
+    slot, ascending, one slot after the other: costs [9, 1, 8, 2] and sizes [2, 2] -> [0, 1, 2, 3].
     """
-    slots: list[list[int]] = [[] for size in sizes if size]
-    open_slots = [(0, slot) for slot in range(len(slots))]
-    for row in np.argsort(-costs, kind="stable").tolist():
-        load, slot = heappop(open_slots)
-        slots[slot].append(row)
-        if len(slots[slot]) < sizes[slot]:
-            heappush(open_slots, (load + int(costs[row]), slot))
-    dealt = [np.array(slot, np.int64) for slot in slots]
-    loads = np.array([costs[slot].sum() for slot in dealt], np.int64)
+    filled = len(sizes) - np.count_nonzero(sizes == 0)
+    slot_of = np.empty(len(costs), np.int64)
+    by_cost = np.argsort(-costs, kind="stable")
+    if filled == len(costs):  # a row for each slot
+        slot_of[by_cost] = np.arange(filled)
+    else:
+        open_slots = [(0, slot, int(sizes[slot])) for slot in range(filled)]
+        for row, cost in zip(by_cost.tolist(), costs[by_cost].tolist(), strict=True):
+            load, slot, room = heappop(open_slots)
+            slot_of[row] = slot
+            if room > 1:
+                heappush(open_slots, (load + cost, slot, room - 1))
+        _swap_rows(slot_of, costs, filled)
+    loads = _loads(slot_of, costs, filled)
+    order = np.lexsort((-loads, -sizes[:filled]))
+    placed = np.empty(filled, np.int64)
+    placed[order] = np.arange(filled)
+    rows: NDArray[np.int64] = np.argsort(placed[slot_of], kind="stable")
+    return rows
+
+
+def _loads(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int) -> NDArray[np.int64]:
+    """Return the summed costs of each slot, where `slot_of` has the slot of each row."""
+    loads = np.zeros(slots, np.int64)
+    np.add.at(loads, slot_of, costs)
+    return loads
+
+
+def _swap_rows(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int) -> None:
+    """Swap rows, in place, between the most and the least expensive slot as long as that helps and they are uneven."""
+    loads = _loads(slot_of, costs, slots)
+    enough = loads.sum() / max(slots, 1) * EVEN_ENOUGH
     for _ in range(len(costs)):
         heavy, light = int(loads.argmax()), int(loads.argmin())
-        if not _swap(dealt[heavy], dealt[light], costs, int(loads[heavy] - loads[light])):
+        if loads[heavy] <= enough:
             break
-        loads[[heavy, light]] = costs[dealt[heavy]].sum(), costs[dealt[light]].sum()
-    order = np.lexsort((-loads, -sizes[: len(loads)]))
-    return [np.sort(dealt[slot]) for slot in order] + [np.zeros(0, np.int64)] * (len(sizes) - len(dealt))
-
-
-def _swap(heavy: NDArray[np.int64], light: NDArray[np.int64], costs: NDArray[np.int64], gap: int) -> bool:
-    """Swap, in place, the pair of rows that makes the costs of two slots most alike; return whether any pair helps.
-
-    `heavy` and `light` are the row numbers of the slots, and `gap` is the difference of their summed costs.
-    """
-    moved = costs[heavy][:, None] - costs[light][None, :]  # cost that a swap moves from the heavy to the light slot
-    left = np.abs(gap - 2 * moved)
-    best = int(left.argmin())
-    if left.flat[best] >= gap:
-        return False
-    i, j = np.unravel_index(best, left.shape)
-    heavy[i], light[j] = light[j], heavy[i]
-    return True
+        own, other = np.flatnonzero(slot_of == heavy), np.flatnonzero(slot_of == light)
+        moved = costs[own][:, None] - costs[other][None, :]  # cost that a swap moves from the heavy to the light slot
+        gap = loads[heavy] - loads[light]
+        left = np.abs(gap - 2 * moved)
+        i, j = np.unravel_index(int(left.argmin()), left.shape)
+        if left[i, j] >= gap:
+            break
+        slot_of[own[i]], slot_of[other[j]] = light, heavy
+        loads[heavy] -= moved[i, j]
+        loads[light] += moved[i, j]

@@ -86,7 +86,7 @@ def mixing_section(figures: Figures) -> Section:
         [shares[1], share(rows.attention_share), share(random.attention_share)],
         ["largest work of a row, over the mean", f"{rows.work_peak:.2f}", f"{random.work_peak:.2f}"],
     ]
-    note = '`BatchSampler(balance="attention")` deals the rows of a step so that ranks wait less for each other.'
+    note = "`BatchSampler(balance=8)` divides the rows of 8 steps so that ranks wait less for each other."
     return Section(question="How mixed are they?", verdict=verdict, table=table, notes=[note])
 
 
