@@ -1,8 +1,5 @@
 """The loss of packed rows is that of the unpacked batch: per token, per sequence and per document, over all ranks."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +16,7 @@ from packer.shards.row_format import PADDING
 from tests.helpers import naive
 from tests.helpers.order import sampler_at
 from tests.helpers.packed_rows import make
+from tests.helpers.torch_jobs import run_two
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -227,20 +225,7 @@ def two_ranks(packed, tmp_path_factory) -> Path:
     """Folder of what two processes left that trained together; see tests/helpers/two_ranks.py."""
     pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("ranks")
-    root = Path(__file__).parent.parent
-    running = []
-    for rank in range(2):
-        environment = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, and not used
-        environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-        command = [sys.executable, "-m", "tests.helpers.two_ranks", str(packed), str(folder)]
-        running.append(
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=root
-            )
-        )
-    outputs = [process.communicate(timeout=300)[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0], "\n".join(outputs)
+    run_two("tests.helpers.two_ranks", folder, packed)
     return folder
 
 

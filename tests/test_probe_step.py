@@ -39,6 +39,7 @@ def test_a_step_that_keeps_documents_apart_is_safe(model, format):
     assert found.moved == dict.fromkeys(range(8 if format == "hf" else 12), ())
     assert found.largest == 0
     assert max(found.difference, found.gradients) < 1e-5
+    assert found.reaching == ()
     assert str(found).startswith("safe up to 64 tokens: no document moves the losses of another (largest change 0.0")
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -99,6 +100,29 @@ def test_a_leak_in_the_backward_pass_alone_is_found(model):
     assert probe(step).is_safe
 
 
+def test_a_leak_that_rounding_hides_from_all_losses_is_found_by_its_gradient():
+    """A state that decays by 1,000 with every token changes nothing of the next document in bfloat16."""
+    torch.manual_seed(0)
+    embedding, head = torch.nn.Embedding(VOCABULARY, 8).bfloat16(), torch.nn.Linear(8, VOCABULARY).bfloat16()
+
+    def step(batch):
+        hidden = embedding(batch["input_ids"][0])
+        logits = head(hidden + torch.cat([torch.zeros_like(hidden[:1]), hidden[:-1]]) / 1000)
+        return torch.nn.functional.cross_entropy(logits[:-1], batch["labels"][0, 1:], reduction="none")
+
+    found = probe(step, tolerance=1e-2)
+    assert not found.is_safe
+    assert (found.largest, found.differs) == (0, ())
+    assert found.reaching == (0, 1, 2, 3, 4, 5, 6)
+    assert str(found) == (
+        "leaks by less than rounding: losses of others have gradients in the tokens of document 0, 1, 2, 3, 4, 5, 6"
+    )
+    embedding.requires_grad_(False)
+    unseen = probe(step, tolerance=1e-2)
+    assert unseen.reaching is None
+    assert str(unseen).endswith("; no embedding was seen, so leaks below the tolerance would not show")
+
+
 @pytest.mark.parametrize(("max_len", "safe"), [(32, True), (64, False)])
 def test_documents_are_as_long_as_the_rows_that_one_trains_on(max_len, safe):
     """A kernel that takes documents for one after the 40th token."""
@@ -126,12 +150,12 @@ def test_layers_that_carry_state_leak_by_positions_alone_and_refuse_boundaries_w
 def test_a_head_further_ahead_is_safe_by_its_own_labels_and_leaks_by_a_roll(rolled):
     def step(batch):
         targets = np.roll(batch["labels"][:, None], -3, axis=2) if rolled else batch["mtp_labels"]
-        return np.maximum(targets[:, -1], 0)
+        return np.maximum(targets[:, -1], 0) * batch["input_ids"]
 
     found = probe(step, format="hf_rows", mtp=2, tensors="numpy")
     assert found.is_safe != rolled
     if rolled:
-        assert found.moved == {0: (3,), 1: (0,), 2: (1,), 3: (2,), 4: (6,), 5: (4,), 6: (5,), 7: ()}
+        assert found.moved == {0: (1,), 1: (2,), 2: (3,), 3: (0,), 4: (5,), 5: (6,), 6: (4,), 7: ()}
 
 
 def means_of_others(batch):
@@ -152,10 +176,10 @@ def test_shifted_labels_and_arrays_are_read_row_by_row():
 @pytest.mark.parametrize(
     ("step", "options", "message"),
     [
-        (lambda batch: np.zeros(3), {}, "the step returns 3 losses of 192 tokens: return one for each"),
+        (lambda batch: np.zeros(3), {}, "the step returns 3 losses, but none of document 0: return one for"),
         (lambda batch: np.full(192, np.nan), {}, "a loss that is not a number: give tokens without a label the loss 0"),
         (lambda batch: np.random.default_rng().random(192), {}, "other losses for the same batch: leave out dropout"),
-        (lambda batch: np.zeros(192), {"max_len": 16}, "max_len is 16 and vocabulary 96: give at least 32 and 3"),
+        (lambda batch: np.zeros(192), {"max_len": 16}, "max_len is 16 and vocabulary 96: give at least 32 for both"),
     ],
 )
 def test_a_step_that_cannot_be_probed_is_refused(step, options, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from packer.attention.transformers_hook import accepted_arguments
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.loader.collating import collate
-from packer.loader.probe_step import relative_difference
 
 ROWS = ((11, 1, 17, 9), (13, 20, 6))
 """Lengths in tokens of the documents in each row of the probed batch."""
@@ -241,6 +241,16 @@ def _gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 def largest_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference between two tensors of logits, relative to the largest expected logit."""
     return float((found - expected).abs().max() / expected.abs().max())
+
+
+def relative_difference(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> float:
+    """Return the norm of the difference of all tensors over the norm of the expected ones.
+
+    Tensors are compared by name; one that exists only once is compared with zeros.
+    """
+    exact = [{name: tensor.double() for name, tensor in each.items()} for each in (found, expected)]
+    squares = sum(float((exact[0].get(n, 0) - exact[1].get(n, 0)).square().sum()) for n in {*found, *expected})
+    return math.sqrt(squares / (sum(float(tensor.square().sum()) for tensor in exact[1].values()) or 1.0))
 
 
 def differences(found: Outputs, expected: Outputs) -> tuple[float, float, float]:

@@ -23,7 +23,8 @@ Batches, from rows or raw examples. Everything is NumPy until the last step, whi
     token_masking.py  random masking of tokens
     loss.py           losses as means over tokens, sequences or documents
     schedule.py       effect of packing on batch size, steps and betas
-    probe_step.py     which documents leak into others in a training step
+    probe_step.py     which documents leak into others in a training step, in all processes of a job
+    probe_rows.py     the documents that are probed
 
 The cache of a node, for datasets in object storage and for indexes whose source is there. There is no server: processes
 agree by locks on files, which the system releases when a process ends.

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS, TREE, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.batch_formats import BatchFormat, batch_format
 from packer.loader.batch_input import Tensors
-from packer.shards.row_format import PADDING
+from packer.loader.probe_rows import Part, make_parts, make_rows, path_to
 
-SHARES = ((8, 4, 2, 2), (1, 10, 5), (16,))
-"""Lengths of the documents in each row, in 16ths of a row."""
+Made = TypeVar("Made")
 
-TREE_SHARES = (2, 2, 1, 1, 2)
-TREE_PARENTS = (-1, 0, 0, 2, 2)
-"""Lengths and parents of the nodes of a tree, which takes the place of the first document."""
+SMALLEST = 32
+"""Smallest max_len and vocabulary: every document has tokens, and at least two token ids of its own."""
+
+DIRECTIONS = 16
+"""Random directions on which gradients are projected: the norm of a difference is estimated to about a sixth."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +30,7 @@ class StepLeaks:
     """Result of `probe`. Differences of losses are shares of the largest loss."""
 
     moved: Mapping[int, tuple[int, ...]]
-    """Other documents whose losses moved, by the document that was changed; numbered through all rows."""
+    """Other documents whose losses moved, by the document that was changed; numbered through all rows of all ranks."""
 
     largest: float
     """Largest change of a loss of another document."""
@@ -41,8 +42,13 @@ class StepLeaks:
     """Largest difference between a loss in the batch and alone."""
 
     gradients: float | None
-    """Norm of the difference between gradients of the batch and of the documents alone, relative to the norm alone.
-    None if the losses have no gradients."""
+    """Norm of the difference between gradients of the batch and of the documents alone, relative to the norm alone, as
+    estimated from random projections. None if the losses have no gradients."""
+
+    reaching: tuple[int, ...] | None
+    """Documents whose embedded tokens have a gradient in the losses of others. It must be exactly 0, so it shows leaks
+    that are too small for the losses, such as those of a state that decays fast, in bfloat16. None if no embedding is
+    seen, as under `torch.compile` or without gradients."""
 
     tolerance: float
     """Largest difference that does not count."""
@@ -53,43 +59,106 @@ class StepLeaks:
     @property
     def is_safe(self) -> bool:
         """Whether the batch trained as its documents alone."""
-        return not (any(self.moved.values()) or self.differs or (self.gradients or 0) > self.tolerance)
+        return not (any(self.moved.values()) or self.reaching or self.differs or (self.gradients or 0) > self.tolerance)
 
     def __str__(self) -> str:
         """One line: the verdict, and which documents moved."""
-        found = [f"{one} moves {', '.join(map(str, others))}" for one, others in self.moved.items() if others]
+        found = [
+            f"{one} moves {', '.join(map(str, others)) if len(others) < 8 else f'{len(others)} others'}"
+            for one, others in self.moved.items()
+            if others
+        ]
         if found:
             return f"leaks by up to {self.largest:.1e} of the largest loss: document {'; '.join(found)}"
         if self.differs:
             numbers = ", ".join(map(str, self.differs))
             return f"differs by up to {self.difference:.1e} of the largest loss from documents alone: {numbers}"
-        if not self.is_safe:
+        if (self.gradients or 0) > self.tolerance:
             return f"leaks in the backward pass: gradients differ from those of documents alone by {self.gradients:.1e}"
+        if self.reaching:
+            numbers = ", ".join(map(str, self.reaching))
+            return f"leaks by less than rounding: losses of others have gradients in the tokens of document {numbers}"
         backward = "without gradients" if self.gradients is None else f"gradients by {self.gradients:.1e}"
+        if self.gradients is not None and self.reaching is None:
+            backward += "; no embedding was seen, so leaks below the tolerance would not show"
         return (
             f"safe up to {self.longest:,} tokens: no document moves the losses of another (largest change "
             f"{self.largest:.1e}), and losses differ from those of documents alone by {self.difference:.1e}, {backward}"
         )
 
 
-class _Part(NamedTuple):
-    """A document of the probed rows, or a node of their tree."""
-
-    places: NDArray[np.int64]
-    """Places of its tokens in the rows laid end to end."""
-
-    parent: int
-    """Number of the node that it continues; -1 for none."""
-
-
 class _Run(NamedTuple):
-    """What a step returned."""
+    """What a step returned in all ranks."""
 
     losses: NDArray[np.float64]
-    """Loss of each token."""
+    """Losses of one process after the other."""
 
-    gradients: dict[int, Any]
-    """Gradient of the sum of the losses, by the id of each parameter."""
+    processes: NDArray[np.int64]
+    """Number of the process that returned each loss."""
+
+    gradients: NDArray[np.float64] | None
+    """Projections of the gradients of all parameters, summed over the processes; None without a backward pass."""
+
+    reached: float | None
+    """Largest gradient of an embedded token in `probed`; None if no embedding was seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """A step, and the documents that it is run on, in all processes at the same time."""
+
+    step: Callable[[Any], Any]
+    make: BatchFormat
+    parts: Sequence[Part]
+    max_len: int
+    process: int
+    """Number of this process."""
+
+    batches: Sequence[int]
+    """Numbers of the batches that the processes get; batches with different numbers have different tokens."""
+
+    def run(
+        self,
+        tokens: NDArray[np.int64],
+        *,
+        trained: Sequence[int] | None = None,
+        alone: int | None = None,
+        weights: NDArray[np.float64] | float | None = None,
+        probed: NDArray[np.int64] | None = None,
+    ) -> _Run:
+        """Run the step, and gather what it returns.
+
+        Args:
+            tokens: tokens of this process's rows, end to end.
+            trained: numbers of the documents that have labels; by default all.
+            alone: number of the only document.
+            weights: weights of this process's losses in the backward pass; by default there is none.
+            probed: token ids whose gradient is `reached`, in place of the gradients of parameters.
+        """
+        rows = make_rows(self.parts, tokens, self.max_len, trained=trained, alone=alone)
+
+        def run() -> tuple[NDArray[np.float64], NDArray[np.float64] | None, float | None]:
+            found, gradients, reached = self.step(self.make(rows)), None, None
+            if hasattr(found, "detach"):
+                if weights is not None and found.grad_fn is not None:
+                    gradients, reached = _backward(found, np.ones(found.numel()) * weights, probed)
+                found = found.detach().cpu().double()
+            values = np.asarray(found, np.float64).ravel()
+            if not np.isfinite(values).all():
+                raise PackerError(
+                    "the step returns a loss that is not a number: give tokens without a label the loss 0"
+                )
+            return values, gradients, reached
+
+        found = _gathered(run)
+        gradients = [each for _, each, _ in found if each is not None]
+        reached = [each for _, _, each in found if each is not None]
+        return _Run(
+            losses=np.concatenate([losses for losses, _, _ in found]),
+            processes=np.repeat(np.arange(len(found)), [len(losses) for losses, _, _ in found]),
+            gradients=np.sum(gradients, axis=0) if gradients else None,
+            reached=float(np.max(reached)) if reached else None,
+        )
 
 
 def probe(
@@ -101,14 +170,17 @@ def probe(
     tolerance: float = 1e-3,
     mtp: int = 0,
     tensors: Tensors = "torch",
+    rank: int = 0,
+    world_size: int = 1,
 ) -> StepLeaks:
     """Test whether documents train in packed batches as alone, in a training step of any trainer and kernel.
 
     The step runs inside your own job, with its attention, parallelism and precision. It is called with a batch of three
-    rows, twice; then with each document alone, and padding after it, which must give the same losses and gradients; and
-    with the batch in which one document is changed at a time, which must not change the losses of others. In format
-    "tree", a document is a tree, of which each node counts as a document. `packer.attention.probe` and `packer check`
-    test Hugging Face models without a step.
+    rows; then with each document alone, and padding after it, which must give the same losses and gradients; and with
+    the batch in which one document is changed at a time, which must not change the losses of others. Every document is
+    changed in its last token, in all tokens, and to one token that repeats. The losses of the others must have no
+    gradient in its tokens. In format "tree", a document is a tree, of which each node counts as a document.
+    `packer.attention.probe` and `packer check` test Hugging Face models without a step.
 
         def step(batch):                                     # no dropout, no update of the weights
             logits = model(batch["input_ids"], batch["position_ids"])
@@ -116,177 +188,219 @@ def probe(
 
         print(packer.probe(step, max_len=4096))
 
+    In a job of several processes, call it in all of them; torch.distributed gathers the losses. All get the same batch,
+    as in context and tensor parallelism, and a step that computes a part of the tokens returns the losses of that part.
+    Where ranks get different batches, pass the `rank` and `world_size` that `BatchSampler` gets.
+
     Args:
-        step: function that takes a batch as `collate(format=format)` returns it, and returns the loss of every token:
-            an array or a tensor with as many values as the batch has tokens, or one less (of the next tokens), the rows
-            one after the other. Tokens without a label have loss 0. Gradients are compared if the losses have any.
+        step: function that takes a batch as `collate(format=format)` returns it, and returns an array or a tensor of
+            any shape: the losses of all tokens that have a label, and 0 for others. Gradients are compared if present.
         format: batch format of the trainer.
         max_len: tokens in a row, at least 32. Documents are of many lengths up to a whole row, so pass the length that
             you train with: longer ones may leak.
-        vocabulary: largest token id plus one, at least 3.
+        vocabulary: largest token id plus one, at least 32.
         tolerance: smallest difference that counts; rounding in bfloat16 needs about 1e-2.
         mtp: number of extra heads that the batch has `mtp_labels` for, as in `collate`.
         tensors: "torch", or "numpy" for arrays.
+        rank: number of the batch that this process gets, from 0.
+        world_size: number of batches in the job. Documents are changed one at a time, so a few suffice.
 
     Raises:
-        PackerError: max_len or vocabulary is too small, the step returns another number of losses or NaN, or it gives
-            other losses for the same batch.
+        PackerError: max_len or vocabulary is too small, ranks do not fit, the step fails in another process, returns
+            no loss for a document, or NaN, or gives other losses for the same batch.
     """
-    if max_len < 32 or vocabulary < 3:
-        raise PackerError(f"max_len is {max_len} and vocabulary {vocabulary}: give at least 32 and 3")
-    parts = list(_make_parts(max_len, has_tree=format == "tree"))
-    make = batch_format(format, tensors=tensors, **({"mtp": mtp} if mtp else {}))
-    tokens = np.random.default_rng(0).integers(1, vocabulary, len(SHARES) * max_len)
-
-    def run(tokens: NDArray[np.int64], alone: int | None = None) -> _Run:
-        rows = _rows(parts, tokens, max_len) if alone is None else [_row_of_path(parts, alone, tokens, max_len)]
-        if format == "tree":
-            rows = [_with_tree(row, parts if alone is None and not number else []) for number, row in enumerate(rows)]
-        return _run(step, rows, make)
-
-    return _compare(run, parts, tokens, tokens % (vocabulary - 1) + 1, tolerance)
+    if max_len < SMALLEST or vocabulary < SMALLEST:
+        raise PackerError(f"max_len is {max_len} and vocabulary {vocabulary}: give at least {SMALLEST} for both")
+    job = _Job(
+        step=step,
+        make=batch_format(format, tensors=tensors, **({"mtp": mtp} if mtp else {})),
+        parts=list(make_parts(max_len, has_tree=format == "tree")),
+        max_len=max_len,
+        process=0 if _distributed() is None else _distributed().get_rank(),
+        batches=_batches(rank, world_size),
+    )
+    return _compare(job, (vocabulary - 1) // len(job.parts), tolerance)
 
 
-def _compare(
-    run: Callable[..., _Run],
-    parts: Sequence[_Part],
-    tokens: NDArray[np.int64],
-    others: NDArray[np.int64],
-    tolerance: float,
-) -> StepLeaks:
-    """Compare the batch with its documents alone, and with `others`, other tokens, in one document after the other.
+def _batches(rank: int, world_size: int) -> list[int]:
+    """Return the number of the batch of every process; raise PackerError unless they are 0 to world_size - 1."""
+    found = _gathered(lambda: rank)
+    if {*found} != {*range(world_size)}:
+        raise PackerError(
+            f"the processes of this job get the batches {sorted({*found})} of {world_size}: pass rank and world_size "
+            "as to BatchSampler"
+        )
+    return found
 
-    `run(tokens)` runs the step on all rows, and `run(tokens, alone=number)` on one document.
+
+def _compare(job: _Job, letters: int, tolerance: float) -> StepLeaks:
+    """Compare the batch with its documents alone, and with one document changed after the other.
+
+    Document i of n has `letters` token ids of its own: 1 + i, 1 + i + n, 1 + i + 2n and so on.
     """
-    together, again = run(tokens), run(tokens).losses
+    parts, own, count = job.parts, job.batches[job.process], len(job.parts)
+    owners = np.repeat(np.arange(count), [len(part.places) for part in parts])
+    drawn = np.random.default_rng(own).integers(0, letters, len(owners))
+    tokens = 1 + owners + count * drawn
+    together = job.run(tokens, weights=1.0)
     scale = np.abs(together.losses).max() or 1.0
-    if np.abs(together.losses - again).max() > tolerance * scale:
+
+    def changes(run: _Run) -> NDArray[np.float64]:
+        return np.abs(run.losses - together.losses) / scale if len(run.losses) == len(together.losses) else np.array(1)
+
+    if changes(job.run(tokens)).max() > tolerance:
         raise PackerError("the step gives other losses for the same batch: leave out dropout and updates of weights")
-    moved, differences, summed = {}, [], dict[int, Any]()
-    for number, part in enumerate(parts):
-        single = run(tokens, alone=number)
-        end = sum(len(parts[each].places) for each in _path(parts, number))
-        own = single.losses[end - len(part.places) : end]
-        differences.append(np.abs(own - together.losses[part.places]).max() / scale)
-        summed |= {name: summed.get(name, 0) + gradient for name, gradient in single.gradients.items()}
-        changed = tokens.copy()
-        changed[part.places] = others[part.places]
-        changes = np.abs(run(changed).losses - together.losses) / scale
-        moved[number] = {
-            other: changes[each.places].max() for other, each in enumerate(parts) if number not in _path(parts, other)
-        }
+    documents = _documents(job, tokens, together)
+    differences, gradients = _against_alone(job, tokens, together, documents)
+    moved, reaching, largest = dict[int, tuple[int, ...]](), dict[int, float | None](), 0.0
+    for number in range(len(differences)):
+        batch, part = divmod(number, count)
+        related = [batch * count + each for each in range(count) if part in path_to(parts, each)]
+        is_other = (documents >= 0) & ~np.isin(documents, related)
+        weights = is_other[together.processes == job.process].astype(np.float64)
+        probed = 1 + part + count * np.arange(letters if batch == own else 0)
+        reaching[number] = job.run(tokens, weights=weights, probed=probed).reached
+        places, found = parts[part].places, np.zeros(len(documents))
+        another = (drawn[places] + 1) % letters
+        for new in (another, np.append(drawn[places[:-1]], another[-1:]), np.zeros_like(another)):
+            varied = drawn.copy()
+            if batch == own:
+                varied[places] = new
+            run = job.run(1 + owners + count * varied)
+            found = np.maximum(found, np.where(is_other, changes(run), 0))
+        moved[number] = tuple(np.unique(documents[found > tolerance]).tolist())
+        largest = max(largest, float(found.max()))
     return StepLeaks(
-        moved={one: tuple(n for n, change in found.items() if change > tolerance) for one, found in moved.items()},
-        largest=float(max(max(found.values()) for found in moved.values())),
-        differs=tuple(number for number, each in enumerate(differences) if each > tolerance),
-        difference=float(max(differences)),
-        gradients=relative_difference(together.gradients, summed) if summed else None,
+        moved=moved,
+        largest=largest,
+        differs=tuple(np.flatnonzero(differences > tolerance * scale).tolist()),
+        difference=float(differences.max() / scale),
+        gradients=gradients,
+        reaching=None if None in reaching.values() else tuple(number for number, each in reaching.items() if each),
         tolerance=tolerance,
         longest=max(len(part.places) for part in parts),
     )
 
 
-def _make_parts(max_len: int, *, has_tree: bool) -> Iterator[_Part]:
-    """Yield the documents of rows of `max_len` tokens, of which the first may be a tree: then its nodes."""
-    for row, shares in enumerate(SHARES):
-        parents = [-1] * len(shares)
-        if has_tree and not row:
-            shares, parents = (*TREE_SHARES, *shares[1:]), [*TREE_PARENTS, *parents[1:]]
-        bounds = np.cumsum([0, *shares]) * max_len // sum(shares) + row * max_len
-        for first, last, parent in zip(bounds, bounds[1:], parents, strict=False):
-            yield _Part(np.arange(first, last), parent)
+def _documents(job: _Job, tokens: NDArray[np.int64], together: _Run) -> NDArray[np.int64]:
+    """Return the number of the document that each loss belongs to, counted through all batches; -1 for none.
+
+    A loss is 0 if its document has no labels. Training half of the documents at a time tells a bit of the number.
+    """
+    count, batches = len(job.parts), np.array(job.batches)[together.processes]
+    codes = np.zeros(len(batches), np.int64)
+    for bit in range(count.bit_length()):
+        losses = job.run(tokens, trained=[each for each in range(count) if (each + 1) >> bit & 1]).losses
+        codes |= (losses != 0).astype(np.int64) << bit if len(losses) == len(codes) else 0
+    found = np.where((codes > 0) & (codes <= count), batches * count + codes - 1, -1)
+    for number in {*range(count * (max(job.batches) + 1))} - {*found.tolist()}:
+        raise PackerError(
+            f"the step returns {len(codes):,} losses, but none of document {number}: return one for every token, "
+            "and 0 for tokens without a label"
+        )
+    return found
 
 
-def _path(parts: Sequence[_Part], number: int) -> list[int]:
-    """Return the numbers of the nodes from the root of a tree to a node."""
-    parent = parts[number].parent
-    return [*(_path(parts, parent) if parent >= 0 else []), number]
+def _against_alone(
+    job: _Job, tokens: NDArray[np.int64], together: _Run, documents: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], float | None]:
+    """Return the largest difference of losses of each document from those alone, and that of the gradients.
+
+    Losses are compared in order of size, because a process may have other tokens of a document alone. A loss that one
+    side lacks is 0 there.
+    """
+    count, batches = len(job.parts), np.array(job.batches)
+    differences, summed = np.zeros(count * (batches.max() + 1)), np.zeros(DIRECTIONS)
+    for number in range(count):
+        single = job.run(tokens, alone=number, weights=1.0)
+        summed += 0 if single.gradients is None else single.gradients
+        for document in range(number, len(differences), count):
+            is_own = (single.losses != 0) & (batches[single.processes] == document // count)
+            both = [together.losses[documents == document], single.losses[is_own]]
+            longer = max(map(len, both))
+            in_batch, alone = (np.sort(np.pad(each, (0, longer - len(each)))) for each in both)
+            differences[document] = np.abs(in_batch - alone).max()
+    if together.gradients is None:
+        return differences, None
+    return differences, float(np.linalg.norm(together.gradients - summed) / (np.linalg.norm(summed) or 1))
 
 
-def _rows(parts: Sequence[_Part], tokens: NDArray[np.int64], max_len: int) -> list[dict[str, NDArray[Any]]]:
-    """Return full rows of these documents, as `PackedDataset` has them."""
-    labels, rows = tokens.copy(), list[dict[str, NDArray[Any]]]()
-    labels[[part.places[0] for part in parts]] = NO_LOSS
-    for first in range(0, len(tokens), max_len):
-        inside = slice(first, first + max_len)
-        roots = [part.places[0] for part in parts if part.parent < 0 and first <= part.places[0] < first + max_len]
-        lengths = np.diff([*roots, first + max_len])
-        rows.append(_row(tokens[inside], labels[inside], lengths, np.arange(len(roots)) + 100 * len(rows)))
-    return rows
+def _backward(
+    losses: Any, weights: NDArray[np.float64], probed: NDArray[np.int64] | None
+) -> tuple[NDArray[np.float64] | None, float | None]:
+    """Return the projected gradients of a weighted sum of losses; or the largest gradient of tokens in `probed`.
 
-
-def _row_of_path(
-    parts: Sequence[_Part], number: int, tokens: NDArray[np.int64], max_len: int
-) -> dict[str, NDArray[Any]]:
-    """Return a row of a document alone, and padding; of a tree, of the nodes above a node, which alone is trained."""
-    places = np.concatenate([parts[each].places for each in _path(parts, number)])
-    ids, labels = np.zeros(max_len, np.int64), np.full(max_len, NO_LOSS)
-    trained = len(parts[number].places) - 1
-    ids[: len(places)] = tokens[places]
-    labels[len(places) - trained : len(places)] = ids[len(places) - trained : len(places)]
-    lengths = [length for length in (len(places), max_len - len(places)) if length]
-    return _row(ids, labels, np.array(lengths), np.array([0, PADDING][: len(lengths)]))
-
-
-def _row(
-    ids: NDArray[np.int64], labels: NDArray[np.int64], lengths: NDArray[np.int64], documents: NDArray[np.int64]
-) -> dict[str, NDArray[Any]]:
-    row = {"input_ids": ids, "labels": labels, "seq_lengths": lengths, "doc_ids": documents}
-    return row | {"doc_starts": np.zeros(len(lengths), np.int64)}
-
-
-def _with_tree(row: dict[str, NDArray[Any]], parts: Sequence[_Part]) -> dict[str, NDArray[Any]]:
-    """Return a row as one of a dataset of trees, whose first document has the nodes among `parts`, if any."""
-    trees = np.fromiter(([] for _ in row["doc_ids"]), dtype=object, count=len(row["doc_ids"]))
-    if parts:
-        nodes = zip(parts[: len(TREE_PARENTS)], range(len(TREE_PARENTS)), strict=True)
-        trees[0] = [value for part, answer in nodes for value in (len(part.places), part.parent, answer)]
-    return {TREE_INPUT_IDS if name == "input_ids" else name: values for name, values in row.items()} | {TREE: trees}
-
-
-def _run(step: Callable[[Any], Any], rows: Sequence[Mapping[str, NDArray[Any]]], make: BatchFormat) -> _Run:
-    """Run a step, and return the losses of all tokens and the gradients of their sum."""
-    found, gradients = step(make(rows)), dict[int, Any]()
-    if hasattr(found, "detach"):
-        gradients = _gradients(found)
-        found = found.detach().cpu().double()
-    values, width = np.asarray(found, np.float64).ravel(), len(rows[0]["labels"])
-    whole = len(rows) * width
-    real = sum(int(row["seq_lengths"][row["doc_ids"] != PADDING].sum()) for row in rows)
-    if not np.isfinite(values).all():
-        raise PackerError("the step returns a loss that is not a number: give tokens without a label the loss 0")
-    if len(values) in (real - 1, whole - 1):  # of the next tokens, like the rows in the following case
-        values = np.concatenate([[0.0], values])
-    elif len(values) == whole - len(rows):
-        values = np.pad(values.reshape(len(rows), -1), [(0, 0), (1, 0)]).ravel()
-    if len(values) not in (real, whole):
-        raise PackerError(f"the step returns {len(values):,} losses of {whole:,} tokens: return one for each")
-    return _Run(values, gradients)
-
-
-def _gradients(losses: Any) -> dict[int, Any]:
-    """Return the gradients of all parameters that the losses depend on; leaves `parameter.grad` as it is."""
-    if losses.grad_fn is None:
-        return {}
+    Visits all parameters that the losses depend on, and leaves `parameter.grad` as it is.
+    """
     import torch
 
-    seen, left, parameters = {losses.grad_fn}, [losses.grad_fn], dict[int, Any]()
+    seen, left, parameters, reached = {losses.grad_fn}, [losses.grad_fn], dict[int, Any](), list[float]()
     while left:
         node = left.pop()
         if isinstance(getattr(node, "variable", None), torch.nn.Parameter):
             parameters[id(node.variable)] = node.variable
+        if probed is not None and node.name() == "EmbeddingBackward0":
+            ids = _local(node._saved_indices).flatten()
+            if 2 * (ids.diff() == 1).sum() < len(ids):  # otherwise positions, for which no tokens here can be taken
+                reached.append(0.0)
+                node.register_prehook(partial(_note_gradient, ids, probed, reached))
         following = {each for each, _ in node.next_functions if each is not None} - seen
         seen |= following
         left += following
-    found = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
-    return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+    given = torch.as_tensor(weights, dtype=losses.dtype, device=losses.device).reshape(losses.shape)
+    found = torch.autograd.grad((losses * given).sum(), list(parameters.values()), allow_unused=True)
+    if probed is not None:
+        return None, max(reached, default=None)
+    return sum((_projected(_local(each)) for each in found if each is not None), np.zeros(DIRECTIONS)), None
 
 
-def relative_difference(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> float:
-    """Return the norm of the difference of all tensors over the norm of the expected ones.
+def _note_gradient(ids: Any, probed: NDArray[np.int64], reached: list[float], gradients: Sequence[Any]) -> None:
+    """Hook of an embedding: append the largest gradient of the tokens in `probed`."""
+    import torch
 
-    Tensors are compared by name; one that exists only once is compared with zeros.
-    """
-    exact = [{name: tensor.double() for name, tensor in each.items()} for each in (found, expected)]
-    squares = sum(float((exact[0].get(n, 0) - exact[1].get(n, 0)).square().sum()) for n in {*found, *expected})
-    return math.sqrt(squares / (sum(float(tensor.square().sum()) for tensor in exact[1].values()) or 1.0))
+    is_probed = torch.isin(ids, torch.as_tensor(probed, device=ids.device))
+    if gradients[0] is not None and is_probed.any():
+        reached.append(float(_local(gradients[0]).flatten(0, -2)[is_probed].abs().max()))
+
+
+def _projected(gradient: Any) -> NDArray[np.float64]:
+    """Return products of a gradient with random vectors of 1 and -1, which are the same for all of its size."""
+    import torch
+
+    signs, generator = torch.empty_like(gradient), torch.Generator(gradient.device).manual_seed(gradient.numel())
+    found = np.zeros(DIRECTIONS)
+    for number in range(DIRECTIONS):
+        signs.bernoulli_(generator=generator).mul_(2).sub_(1)
+        found[number] = float((gradient * signs).sum(dtype=torch.float64))
+    return found
+
+
+def _local(tensor: Any) -> Any:
+    """Return the part of a distributed tensor that this process has."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _distributed() -> Any:
+    """Return torch.distributed if this process belongs to a job of several processes, else None."""
+    found = getattr(sys.modules.get("torch"), "distributed", None)
+    return found if found is not None and found.is_available() and found.is_initialized() else None
+
+
+def _gathered(make: Callable[[], Made]) -> list[Made]:
+    """Return what `make()` returns in every process of the job; raise if it fails in one of them."""
+    distributed = _distributed()
+    if distributed is None:
+        return [make()]
+    own: Made | Exception
+    try:
+        own, message = make(), ""
+    except Exception as error:  # the others wait for this process
+        own, message = error, str(error) or type(error).__name__
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, (None if message else own, message))
+    for process, (_, failed) in enumerate(found):
+        if isinstance(own, Exception):
+            raise own
+        if failed:
+            raise PackerError(f"the step failed in process {process} of the job: {failed}")
+    return [each for each, _ in found]

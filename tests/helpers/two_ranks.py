@@ -1,16 +1,14 @@
-"""One of two processes of a training job, for tests/test_loss.py: `python -m tests.helpers.two_ranks PACKED FOLDER`."""
+"""One of two processes of a training job, for tests/test_loss.py: `python -m tests.helpers.two_ranks FOLDER PACKED`."""
 
-import gc
-import os
 import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import packer
 from tests.helpers.models import gradients, tiny_llama
+from tests.helpers.torch_jobs import job
 from tests.helpers.trainers import train_with_trainer
 
 
@@ -34,18 +32,15 @@ def train_step(dataset, *, per, rank):
     return {"loss": total, "items": items, "own_items": sum(own), "gradients": gradients(model)}
 
 
-def main(packed: Path, folder: Path) -> None:
-    rank = int(os.environ["RANK"])
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    dataset = packer.load(packed)
-    for per in ("token", "sequence"):
-        torch.save(train_step(dataset, per=per, rank=rank), folder / f"{per}-{rank}.pt")
-    steps = packer.BatchSampler(dataset, global_batch=4).steps
-    checkpoint = folder / "trainer" / f"checkpoint-{steps + 1}"
-    shown = [train_with_trainer(dataset, folder / "trainer", resume=resume) for resume in (None, checkpoint)]
-    torch.save(shown, folder / f"trainer-{rank}.pt")
-    gc.collect()  # torch 2.13 hangs if a DDP wrapper, which trainers hold in cycles, outlives its process group
-    distributed.destroy_process_group()
+def main(folder: Path, packed: Path) -> None:
+    with job(folder) as rank:
+        dataset = packer.load(packed)
+        for per in ("token", "sequence"):
+            torch.save(train_step(dataset, per=per, rank=rank), folder / f"{per}-{rank}.pt")
+        steps = packer.BatchSampler(dataset, global_batch=4).steps
+        checkpoint = folder / "trainer" / f"checkpoint-{steps + 1}"
+        shown = [train_with_trainer(dataset, folder / "trainer", resume=resume) for resume in (None, checkpoint)]
+        torch.save(shown, folder / f"trainer-{rank}.pt")
 
 
 if __name__ == "__main__":
