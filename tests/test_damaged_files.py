@@ -29,7 +29,9 @@ KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
 SETS_DAMAGED = [f"set-{name}" for name in SETS]
 
 
-@pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "set-index"])
+@pytest.mark.parametrize(
+    "name", ["stream", "stream-zstd", "parquet", "idx", "packed-shard", "kept-string", "set-index"]
+)
 def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, name):
     assert fuzzing.run(name, 0, 15, tmp_path) == []
 

@@ -23,6 +23,7 @@ from packer.stores import mirror
 from tests.helpers.chat_templates import WORDS
 from tests.helpers.pack import hashes
 from tests.helpers.remote_sources import (
+    documents,
     small_chunks,  # noqa: F401 (fixtures)
     table,
     upload,
@@ -30,6 +31,7 @@ from tests.helpers.remote_sources import (
     write_stream,
 )
 from tests.helpers.small import forget_mirrors, shrink
+from tests.helpers.token_files import in_one, write_indexed
 from tests.helpers.writing import write_ipc, write_lines
 
 MAX_LEN = 64
@@ -54,6 +56,8 @@ SOURCES = {
     "skip": (lambda folder: write_stream(folder / "a.arrow", 1), {"on_error": "skip"}),
     "groups": (lambda folder: write_stream(folder / "a.arrow", 1), {"group_by": "url"}),
     "sequential": (lambda folder: write_stream(folder / "a.arrow", 1), {"algorithm": "sequential"}),
+    "indexed": (lambda folder: write_indexed(folder / "a", in_one(documents(1)), "uint16"), {}),
+    "sequences": (lambda folder: write_indexed(folder / "a", [documents(1), documents(2)]), {"document": "sequence"}),
     "parquet": (lambda folder: pq.write_table(table(1), folder / "a.parquet", row_group_size=100), {}),
     "lines": (lambda folder: write_documents(folder / "a.jsonl", 1), {}),
     "saved": (lambda folder: datasets.Dataset(table(1)).save_to_disk(folder / "saved", num_shards=2), {}),
@@ -137,7 +141,7 @@ class Elsewhere(Engine):
 
 
 @pytest.mark.nightly(after=1)
-@pytest.mark.parametrize("kind", ["kept", "stream", "compressed", "lines"])
+@pytest.mark.parametrize("kind", ["indexed", "kept", "stream", "compressed", "lines"])
 def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, monkeypatch):
     write, options = SOURCES[kind]
     local = tmp_path / "data"

@@ -32,9 +32,10 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def uploaded(path: Path, to: RemotePath) -> str:
-    """Upload a file or a folder; return the address."""
-    for file in [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file()):
-        (to / path.name / file.relative_to(path) if path.is_dir() else to / path.name).upload(file)
+    """Upload a folder, or a file and those of its name with other endings; return the address."""
+    for file in sorted(path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}.*")):
+        if file.is_file():
+            (to / file.relative_to(path.parent)).upload(file)
     return str(to / path.name)
 
 

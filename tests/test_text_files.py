@@ -83,7 +83,7 @@ def test_notes_beside_data_are_left_out(tmp_path, tokenizer, caplog):
     write_lines(folder / "rows.jsonl", [{"text": "word"}])
     with caplog.at_level("INFO", logger="packer"):
         assert len(packed(folder, tokenizer, "lines")) == 1
-    assert "2 of 3 files are CSV or text among data in other formats, and are left out" in caplog.text
+    assert "2 of 3 files are left out, because CSV and text are read only where there is nothing else" in caplog.text
 
 
 RECORDS = [{"text": text, "topic": number} for number, text in enumerate(TEXTS)]

@@ -131,9 +131,10 @@ def pack(
     packer pack chats.jsonl --tokenizer Qwen/Qwen3-0.6B --max-len 4096
     packer pack texts.jsonl --tokenizer gpt2 --text-column body --max-len 8k
 
-    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
-    folder of these, or a Hub id. It holds tokens or, with --tokenizer, text. Several paths are read as one dataset, in
-    this order; name the output with --output. An interrupted command continues where it stopped when it is run again.
+    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), an
+    .idx of Megatron with its .bin, a folder of these, or a Hub id. It holds tokens or, with --tokenizer, text. Several
+    paths are read as one dataset, in this order; name the output with --output. An interrupted command continues where
+    it stopped when it is run again.
     """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing

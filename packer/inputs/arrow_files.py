@@ -18,6 +18,7 @@ from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
 from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, share_of
+from packer.inputs.mapped_arrays import MappedArrays
 from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of, with_storage
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath, RemotePath
@@ -36,8 +37,8 @@ class ArrowReader(TableReader):
     path: AnyPath | None
     fields: pa.Schema
     rows: int
-    table: TableInMemory | None = None
-    """The table; None for a file."""
+    table: TableInMemory | MappedArrays | None = None
+    """The lists, unless they are in the Arrow file."""
 
     first_row: int = 0
     """Number of records before these."""
@@ -170,7 +171,7 @@ def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> Decod
         path=lists.path,
         fields=store.schema,
         rows=lists.rows,
-        table=store if isinstance(store, TableInMemory) else None,
+        table=None if isinstance(store, MappedFile) else store,
         holds_lists=True,
     )
     return decoded_lists(reader, columns, has_labels=lists.has_labels, skips=skips)

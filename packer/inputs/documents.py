@@ -161,11 +161,14 @@ class SourceFile:
     """Path relative to the source, with "/" between folders; never absolute."""
 
     bytes: int
-    """Size of the original file, even if a decoded copy is read instead."""
+    """Size of the original file, even if a decoded copy is read instead; `beside` included."""
+
+    beside: tuple[AnyPath, ...] = ()
+    """Further files that are read with it, such as the tokens of an index."""
 
 
 class Columns(NamedTuple):
-    """Names of the columns to read from every file."""
+    """Names of the columns to read from every file, and what a document is in files without columns."""
 
     input_ids: str
     labels: str
@@ -173,6 +176,7 @@ class Columns(NamedTuple):
     per_token: tuple[str, ...] = ()  # columns of `extra` with one value per token, or several
     widths: Mapping[str, int] = {}
     numbers: tuple[str, ...] = ()  # columns of `extra` that hold numbers
+    by_sequence: bool = False  # whether each sequence of an indexed file is a document
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
         """Return all columns to read, in order."""

@@ -338,6 +338,16 @@ Input: TypeAlias = DecodedInput | MappedLists
 """A file or a dataset in memory, opened: its documents are decoded, or lie in memory."""
 
 
+def paths_of(input_: Input) -> tuple[AnyPath, ...]:
+    """Return the paths of all files that an input is read from; none for data in memory."""
+    return () if input_.path is None else (input_.path, *input_.file.beside)
+
+
+def written_ns(input_: Input) -> int | None:
+    """Return the time of the last write to the files of an input, in ns; None for data in memory."""
+    return max((path.stat().st_mtime_ns for path in paths_of(input_)), default=None)
+
+
 def _list_decoder(columns: Columns, has_labels: bool, skips: bool, input_: DecodedInput) -> ListDecoder:
     return input_.reader.lists(columns, has_labels=has_labels, skips=skips)  # before any steps, which may make labels
 

@@ -78,6 +78,13 @@ FORMATS: dict[str, InputFormat] = {
         compressed=(".gz", ".zst"),
         reader="packer.inputs.json_files.JsonFile",
     ),
+    "indexed": InputFormat(
+        title="Megatron's index",
+        endings=(".idx",),
+        magic=(b"MMIDIDX",),
+        alone=True,
+        reader="packer.inputs.indexed_files.IndexedReader",
+    ),
     "csv": InputFormat(
         title="CSV",
         endings=(".csv",),

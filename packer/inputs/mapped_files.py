@@ -49,13 +49,14 @@ def map_file(path: AnyPath) -> pa.Buffer:
 
 
 @lru_cache(maxsize=1 << 16)  # a task that is unpickled finds what the one before it has fetched
-def _mirrored(path: RemotePath, etag: str) -> pa.Buffer:
+def mirrored(path: RemotePath, etag: str) -> pa.Buffer:
+    """Return memory of the size of an object, in which nothing is fetched yet."""
     return pa.py_buffer(mirror(path, path.stat().st_size))
 
 
 @lru_cache(maxsize=1 << 16)
 def _with_headers(path: RemotePath, etag: str) -> tuple[pa.Buffer, tuple[int, bool]]:
-    buffer = _mirrored(path, etag)
+    buffer = mirrored(path, etag)
     return buffer, fetch_headers(buffer)
 
 
@@ -199,7 +200,7 @@ def _map_again(
     """Unpickle a `MappedFile`: map its file again. What is in memory of an object is fetched on first use."""
     with reading(state.name):
         if isinstance(state.path, RemotePath) and fetched is not None:  # (parts, 2): first byte and number of bytes
-            owner = _mirrored(state.path, state.path.stat().etag)
+            owner = mirrored(state.path, state.path.stat().etag)
             fetch_later(owner.address + fetched[:, 0], fetched[:, 1])
         else:
             owner = map_file(state.path)

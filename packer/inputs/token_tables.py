@@ -25,6 +25,7 @@ from packer.inputs.documents import (
     reading_copy,
 )
 from packer.inputs.list_checks import as_wide, document_error, document_lengths, wide_type, width_of
+from packer.inputs.mapped_arrays import MappedArrays
 from packer.inputs.mapped_files import FileState, MappedFile
 from packer.stores import AnyPath
 from packer.token_memory import TokenColumn
@@ -118,7 +119,7 @@ def _files_of(owner: pa.Table | DatasetsTable) -> tuple[FileState, ...]:
     return tuple(FileState(path, path.name, path.stat().st_size) for path in paths)
 
 
-BatchStore: TypeAlias = MappedFile | TableInMemory
+BatchStore: TypeAlias = MappedFile | MappedArrays | TableInMemory
 """Record batches in order, none empty. Several threads may read them at the same time."""
 
 

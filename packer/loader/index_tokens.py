@@ -249,7 +249,8 @@ class _SourceColumn:
             if len(self._offset_bytes) > 1:
                 here = np.flatnonzero(of.offset_bytes[chunks] == width)
             offsets, at = _memory(np.dtype(f"i{width}")), self._offsets[chunks[here]] + index[here] * width
-            begins[here], ends[here] = offsets[at], offsets[at + width]
+            shifts = of.offset_shifts[chunks[here]]
+            begins[here], ends[here] = offsets[at] >> shifts, offsets[at + width] >> shifts
         widths = of.value_bytes[chunks]
         places = self._values[chunks] + (begins + starts) * widths
         return _Spans(places, widths, self._per_token, self._kinds[chunks], self._memory), ends - begins

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.inputs.documents import reading
+from packer.inputs.format_reader import paths_of
 from packer.loader.open_shards import OpenShard
 from packer.manifest_fields import ShardEntry
 from packer.shards.manifest import Manifest, key_of
@@ -92,9 +93,10 @@ class ShardsWithTokens:
                     f"{input_.file.name} is in memory, and another source in object storage: save it with "
                     "save_to_disk, and give its path"
                 )
-            if isinstance(input_.path, RemotePath):
-                state = input_.path.stat()
-                states.append((str(input_.path), state.st_size, state.etag, state.st_mtime_ns, state.version))
+            for path in paths_of(input_):
+                if isinstance(path, RemotePath):
+                    state = path.stat()
+                    states.append((str(path), state.st_size, state.etag, state.st_mtime_ns, state.version))
         states += [(str(path), *state) for path, (_, state) in self.tokens.watch.states.items()]
         return blake2b(json.dumps([key_of(self.manifest), states]).encode(), digest_size=16).hexdigest()
 

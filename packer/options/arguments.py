@@ -17,6 +17,7 @@ class StatsArguments(TypedDict, total=False):
     split: str | None
     input_column: str
     labels_column: str
+    document: choices.Document
     on_error: choices.OnError
     eos: bool
     pairs: bool

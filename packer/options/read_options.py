@@ -54,6 +54,11 @@ class ReadOptions(JsonRecord):
         READING,
         commands=(),
     )
+    document: choices.Document = option(
+        "document",
+        "What is a document in Megatron's .idx: what it calls a document, or each of its sequences.",
+        READING,
+    )
     on_error: choices.OnError = option(
         "error",
         "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
@@ -174,6 +179,7 @@ class ReadOptions(JsonRecord):
         else:
             remedy = "name the text with --text-column, or leave --tokenizer out"
             yield ["input_column", "labels_column"], f", but tokens and labels come from the tokenizer: {remedy}"
+            yield ["document"], ", which is for tokens: leave it out, or --tokenizer"
             remedy = "leave it out, or keep a value per document with --keep"
             yield ["keep_tokens"], f", and text has no values per token: {remedy}"
         if self.holdout is not None and self.holdout >= 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from packer.inputs.format_reader import written_ns
 from packer.json_record import Count, JsonRecord
 from packer.manifest_fields import FileIdentity, TextIdentity
 from packer.options import PackOptions, options_of
@@ -77,7 +78,7 @@ def request_of(opened: Source, options: Mapping[str, object]) -> Request:
             RequestedFile(
                 name=input_.file.name,
                 bytes=input_.file.bytes,
-                mtime_ns=input_.path.stat().st_mtime_ns if input_.path is not None else None,
+                mtime_ns=written_ns(input_),
             )
             for input_ in opened.inputs
         ),

@@ -12,6 +12,7 @@ from xxhash import xxh3_128_hexdigest
 
 from packer.checkpoints import Checkpoint
 from packer.errors import PackerError, SourceError
+from packer.inputs.format_reader import paths_of
 from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
@@ -242,8 +243,8 @@ def check_complete(out: AnyPath, opened: Source, request: Request, progress: Pro
     if not is_same:
         raise PackerError(f"{out} is complete, packed {difference(found, request.without_times)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
-    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
-    if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
+    paths = [path for input_ in opened.inputs for path in paths_of(input_)]
+    if len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths):
         return manifest, "its shards have the recorded sizes, and no source file was written since"
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")
     from packer.pipeline.verifying import compare_opened

@@ -32,7 +32,7 @@ from packer.inputs.documents import (
     RowPlaces,
     reading_copy,
 )
-from packer.inputs.format_reader import DecodedInput
+from packer.inputs.format_reader import DecodedInput, written_ns
 from packer.inputs.line_blocks import filled_line_numbers
 from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
@@ -267,13 +267,11 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     for number, input_ in enumerate(source.inputs):
         if not isinstance(input_, DecodedInput):
             continue
-        stat = input_.path.stat() if input_.path is not None else None
+        written = written_ns(input_)
         made_from: dict[str, object] = {
             "name": input_.file.name,
-            "bytes": stat.st_size if stat is not None else input_.file.bytes,
-            "mtime_ns": stat.st_mtime_ns
-            if stat is not None
-            else source.fingerprint or uuid.uuid4().hex,  # never reused
+            "bytes": input_.file.bytes,
+            "mtime_ns": source.fingerprint or uuid.uuid4().hex if written is None else written,  # else never reused
             "columns": [*source.columns[:2], *map(list, source.columns[2:4])],
             "labels": bool(input_.has_labels),
             "size": size,

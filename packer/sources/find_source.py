@@ -31,6 +31,7 @@ from packer.inputs.hugging_face import (
     no_splits,
     table_reader,
 )
+from packer.inputs.indexed_files import TOKENS
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
@@ -77,11 +78,13 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
 
 def _find_several(source: PathList, split: str | None) -> Found:
     """Find the files of several paths. A split is chosen in every folder, and does not concern single files."""
-    folders = [_is_folder(path) for path in source.paths]
+    named = set(map(str, source.paths))  # a shell that expands a wildcard names both files of an index
+    paths = [path for path in source.paths if not (str(path).endswith(TOKENS) and str(_index_of(path)) in named)]
+    folders = [_is_folder(path) for path in paths]
     if split is not None and not any(folders):
         raise no_splits(f"{source} are files", split)
     every = []
-    for path, is_folder in zip(source.paths, folders, strict=True):
+    for path, is_folder in zip(paths, folders, strict=True):
         found = _find_files(path, split if is_folder else None)
         if found is None:
             raise PackerError(
@@ -101,6 +104,12 @@ _MADE_OF = {
 """Sources that users try by the name of their type, and what to give instead."""
 
 
+def _index_of(path: AnyPath | str) -> AnyPath:
+    """Return the path of the `.idx` beside a `.bin`; Megatron also names both files by their path without an ending."""
+    path = any_path(path)
+    return path.parent / f"{path.name.removesuffix(TOKENS)}.idx"
+
+
 def _is_folder(path: str | Path) -> bool:
     if is_remote(path):
         return not any_path(path).is_file()
@@ -114,6 +123,8 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
         if isinstance(path, RemotePath):
             path = path.pinned() if path.is_file() else listed(path)
         is_folder, exists = path.is_dir(), path.exists()
+        if not is_folder and (path.suffix == TOKENS or not exists) and _index_of(path).is_file():
+            path, exists = _index_of(path), True
     if is_folder:
         return _find_in_folder(path, split)
     if exists:
@@ -203,9 +214,10 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
     main = [file for file, kind in zip(files, kinds, strict=True) if kind in chosen]
     if len(main) < len(files):
         log.info(
-            "%d of %d files are CSV or text among data in other formats, and are left out",
+            "%d of %d files are left out, because %s are read only where there is nothing else",
             len(files) - len(main),
             len(files),
+            " and ".join(kind.title for kind in FORMATS.values() if kind in kinds and kind not in chosen),
         )
     return main
 

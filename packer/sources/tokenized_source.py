@@ -33,11 +33,22 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     """
     keep, per_token, skips = options.value_columns, options.keep_tokens, options.on_error == "skip"
     refuse_masks((*keep, *per_token))
+    if options.document == "sequence" and not any(name.endswith(".idx") for _, name in found.files):
+        raise PackerError(
+            f"--document sequence: {found.name} has no .idx of Megatron, and only these have sequences: leave it out"
+        )
     if options.pairs or options.share_prefixes:
         return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at_turns and TURN_STARTS not in keep else ()
     extra, numbers = (*keep, *per_token, *places), options.number_columns
-    columns = Columns(options.input_column, options.labels_column, extra, per_token, numbers=numbers)
+    columns = Columns(
+        options.input_column,
+        options.labels_column,
+        extra,
+        per_token,
+        numbers=numbers,
+        by_sequence=options.document == "sequence",
+    )
     opened = _opened(found, columns, skips=skips)
     if columns.labels != "labels" and not opened.has_labels:
         raise PackerError(f"{opened.name}: no labels column '{columns.labels}'; name one that exists")

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from packer.errors import SourceError
+from packer.inputs.format_reader import paths_of
 from packer.inputs.token_tables import MappedLists
 from packer.sources.source import Source
 
@@ -31,13 +32,14 @@ class Watch:
     @classmethod
     def of(cls, opened: Source) -> Watch:
         """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version."""
-        named = [(input_.path, input_.file.name) for input_ in opened.inputs]
-        return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
+        names = {path: path.name for input_ in opened.inputs for path in paths_of(input_)}
+        names |= {input_.path: input_.file.name for input_ in opened.inputs if input_.path is not None}
+        return cls(states={path: (name, _state(path, name)) for path, name in names.items() if isinstance(path, Path)})
 
     def of_mapped(self, spilled: Source) -> Watch:
         """Watch only files that are still read. Decoded files may change."""
         inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
-        read = {input_.path for input_ in inputs}
+        read = {path for input_ in inputs for path in paths_of(input_)}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:

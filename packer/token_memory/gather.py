@@ -55,7 +55,8 @@ def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
         return chunk, np.int64(offsets[0]), np.int64(offsets[1]) - np.int64(offsets[0])
     if column.offset_bytes[chunk] == 8:
         long_offsets = array_at(column.offsets[chunk] + np.uint64(8 * index), 2, np.int64)
-        return chunk, long_offsets[0], long_offsets[1] - long_offsets[0]
+        first = long_offsets[0] >> column.offset_shifts[chunk]
+        return chunk, first, (long_offsets[1] >> column.offset_shifts[chunk]) - first
     size = column.list_sizes[chunk]
     return chunk, index * size, size
 

@@ -33,13 +33,15 @@ NO_BYTES = pa.binary(0)
 class Addresses(NamedTuple):
     """Addresses of the lists of each chunk, as a named tuple of arrays that kernels accept.
 
-    List i of the column is list j = i - first_rows[chunk] of its chunk. Its first value has index offsets[j] among the
-    values of the chunk, or index j * list_sizes[chunk] in a chunk of fixed-size lists.
+    List i of the column is list j = i - first_rows[chunk] of its chunk. Its first value has index
+    offsets[j] >> offset_shifts[chunk] among the values of the chunk, or index j * list_sizes[chunk] in a chunk of
+    fixed-size lists.
     """
 
     first_rows: NDArray[np.int64]  # (chunks + 1,) number of the first list, then the number of all lists
     offsets: NDArray[np.uint64]  # (chunks,) address of the offset of the first list; 0 for fixed-size lists
     offset_bytes: NDArray[np.int64]  # (chunks,) bytes per offset: 4, 8, or 0 for fixed-size lists
+    offset_shifts: NDArray[np.int64]  # (chunks,) 0 for offsets that count values; 1, 2 or 3 if they count bytes
     list_sizes: NDArray[np.int64]  # (chunks,) length of fixed-size lists, otherwise 0
     values: NDArray[np.uint64]  # (chunks,) address of the value with index 0
     value_codes: NDArray[np.int64]  # (chunks,) index into VALUE_TYPES; -1 for other types
@@ -50,7 +52,7 @@ class Addresses(NamedTuple):
 class TokenColumn:
     """A list column addressed by list number, across chunks, files and integer types.
 
-    It holds 56 bytes per chunk and nothing per list. Chunks keep their own offsets, since Arrow's `take` and
+    It holds 64 bytes per chunk and nothing per list. Chunks keep their own offsets, since Arrow's `take` and
     `combine_chunks` corrupt offsets beyond 2**31 values.
     """
 
@@ -96,6 +98,7 @@ class TokenColumn:
             first_rows=np.array([0, len(offsets)], np.int64),
             offsets=np.array([offsets.ctypes.data], np.uint64),
             offset_bytes=np.array([offsets.itemsize], np.int64),
+            offset_shifts=np.zeros(1, np.int64),
             list_sizes=np.zeros(1, np.int64),
             values=np.array([values.ctypes.data], np.uint64),
             value_codes=np.array([code], np.int64),
@@ -129,7 +132,7 @@ class TokenColumn:
         first, last = index * size, (index + 1) * size
         if width:
             offsets = array_at(int(of.offsets[chunk]) + index * width, 2, np.dtype(f"i{width}"))
-            first, last = map(int, offsets)
+            first, last = (int(offset) >> int(of.offset_shifts[chunk]) for offset in offsets)
         address = int(of.values[chunk]) + first * int(of.value_bytes[chunk])
         return as_arrow(array_at(address, last - first, VALUE_TYPES[of.value_codes[chunk]]).copy())
 
@@ -186,6 +189,7 @@ class ColumnBuilder:
             first_rows=np.array(self._first_rows, np.int64),
             offsets=np.array(self._offsets, np.uint64),
             offset_bytes=np.ascontiguousarray(offset_bytes),
+            offset_shifts=np.zeros(len(offset_bytes), np.int64),
             list_sizes=np.ascontiguousarray(list_sizes),
             values=np.array(self._values, np.uint64),
             value_codes=np.ascontiguousarray(value_codes),

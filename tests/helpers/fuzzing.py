@@ -33,6 +33,7 @@ from tests.helpers.fuzzing_kept import KEPT as KEPT
 from tests.helpers.fuzzing_kept import SETS as SETS
 from tests.helpers.fuzzing_kept import make_set, pack_keeping, reading_fault, writing_fault
 from tests.helpers.packed_rows import fit_manifest
+from tests.helpers.token_files import read_indexed, write_indexed
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.helpers.fuzzing_warm"])
@@ -88,6 +89,14 @@ def _lines(*, labels: bool = False) -> bytes:
     return "".join(json.dumps({"id": i, "text": "é", **row}) + "\n" for i, row in enumerate(rows)).encode()
 
 
+def _indexed(ending: str, sequences: int = 1) -> bytes:
+    """Make one of the files of documents that consist of this many sequences."""
+    rows = _documents(pa.list_(pa.int32())).column("input_ids").to_pylist()
+    with tempfile.TemporaryDirectory() as folder:
+        documents = [[row, *[row[:2]] * (sequences - 1)] for row in rows]
+        return write_indexed(Path(folder) / "a", documents, "int16").with_suffix(ending).read_bytes()
+
+
 INT32, LABELS = pa.list_(pa.int32()), {"labels": True}
 STATE = json.dumps({"_data_files": [{"filename": "data.arrow"}], "_split": None}).encode()
 
@@ -117,6 +126,9 @@ SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "jsonl-labels": ("a.jsonl", lambda: _lines(labels=True)),
     "jsonl-gz": ("a.jsonl.gz", lambda: gzip.compress(_lines(labels=True), mtime=0)),
     "jsonl-zst": ("a.jsonl.zst", lambda: zstandard.ZstdCompressor(write_checksum=True).compress(_lines())),
+    "idx": ("a.idx", lambda: _indexed(".idx")),
+    "idx-sequences": ("a.idx", lambda: _indexed(".idx", sequences=2)),
+    "idx-tokens": ("a.bin", lambda: _indexed(".bin")),
     "saved-data": ("saved/data.arrow", lambda: _ipc(_documents(INT32))),
     "saved-state": ("saved/state.json", lambda: STATE),
 }
@@ -170,6 +182,11 @@ def write_source(name: str, content: bytes, folder: Path) -> tuple[Path, Path]:
         rest = {"data.arrow": SOURCES["saved-data"][1](), "state.json": STATE}
         for file, usual in rest.items():
             (path.parent / file).write_bytes(usual)
+    if path.suffix in (".idx", ".bin"):
+        for ending in (".idx", ".bin"):
+            path.with_suffix(ending).write_bytes(_indexed(ending, 2 if name == "idx-sequences" else 1))
+        path.write_bytes(content)
+        return path.with_suffix(".idx"), path
     path.write_bytes(content)
     return (path.parent if path.parent.name == "saved" else path), path
 
@@ -200,6 +217,8 @@ def read_plainly(source: Path) -> Documents:
             assert table.num_rows == parquet.metadata.num_rows
         table.validate(full=True)
         rows = table.to_pylist()
+    elif source.suffix in (".idx", ".bin"):
+        rows = [{"input_ids": tokens} for tokens in read_indexed(source)]
     else:
         rows = _read_ipc(source).to_pylist()
     return [(row["input_ids"], row.get("labels")) for row in rows]

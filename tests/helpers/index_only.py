@@ -7,13 +7,19 @@ import pyarrow as pa
 import pytest
 
 import packer
+from tests.helpers.token_files import in_one, write_indexed
 
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2, 0, 25] * 7
 
 
+def tokens_of(lengths, first=0):
+    """Documents of which every token says where it comes from."""
+    return [[(first + document) * 100 + place for place in range(length)] for document, length in enumerate(lengths)]
+
+
 def columns_of(lengths, first=0, *, token_type="int32", list_type=pa.list_, **extra):
     """Columns of documents of which every token says where it comes from; every third label is masked."""
-    tokens = [[(first + document) * 100 + place for place in range(length)] for document, length in enumerate(lengths)]
+    tokens = tokens_of(lengths, first)
     columns = {"input_ids": pa.array(tokens, list_type(pa.type_for_alias(token_type)))}
     for name, make in extra.items():
         columns[name] = make(tokens)
@@ -109,4 +115,5 @@ SOURCES = {
         {"group_by": "repo"},
     ),
     "shuffled": (shuffled_dataset, {}),
+    "indexed": (lambda folder: write_indexed(folder / "a", in_one(tokens_of(LENGTHS)), "int64"), {}),
 }

@@ -3,6 +3,8 @@
     dataset              400 documents of tokens (datasets.save_to_disk), with the columns `topic` (a string),
                          `quality` (a number) and `teacher_logprob` (a number for each token)
     web, code            150 and 100 documents of tokens, as `dataset` but without further columns
+    corpus.bin, corpus.idx
+                         the documents of `web`, as Megatron-LM stores them
     documents.jsonl      60 records with `text`, `topic` and `quality`
     chats.jsonl          80 chats of one to four answers, `messages`; every other one with a system message
     sharegpt.jsonl       20 chats, `conversations`
@@ -28,6 +30,8 @@ import math
 import random
 import shutil
 from pathlib import Path
+
+from tests.helpers.token_files import in_one, write_indexed
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,7 +136,9 @@ def _write_tokens(folder: Path, tokenizers) -> None:
             "teacher_logprob": [[-round(draw.draw(), 2) for _ in ids] for ids in dataset],
         },
     )
-    save("web", {"input_ids": documents(3, 150, 200, 0.9, 3000)})
+    web = documents(3, 150, 200, 0.9, 3000)
+    save("web", {"input_ids": web})
+    write_indexed(folder / "corpus", in_one(web), "uint16")
     save("code", {"input_ids": documents(4, 100, 300, 0.7, 3000)})
 
     pairs, writer = {name: [] for name in ("chosen_input_ids", "rejected_input_ids", "chosen_labels")}, Writer(5)

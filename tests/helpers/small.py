@@ -84,5 +84,5 @@ def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
     from packer.stores import mirror
 
     patch.setattr(mirror, "_mirrors", mirror._Mirrors())
-    for cache in (mapped_files._mirrored, mapped_files._with_headers):
+    for cache in (mapped_files.mirrored, mapped_files._with_headers):
         cache.cache_clear()

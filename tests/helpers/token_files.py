@@ -1,0 +1,56 @@
+"""Writers of the files of tokens that other tools write, by their published layout alone."""
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+
+CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
+"""Types of tokens in an `.idx`."""
+
+
+def write_indexed(prefix: Path, documents: Sequence[Sequence[Sequence[int]]], dtype: str = "int32") -> Path:
+    """Write documents, each a list of sequences, to `.bin` and `.idx`; return the path of the latter."""
+    sequences = [tokens for document in documents for tokens in document]
+    ends = [0, *accumulate(map(len, sequences))]
+    firsts = [0, *accumulate(map(len, documents))]
+    width = np.dtype(dtype).itemsize
+    prefix.with_suffix(".bin").write_bytes(np.array([t for tokens in sequences for t in tokens], dtype).tobytes())
+    path = prefix.with_suffix(".idx")
+    path.write_bytes(
+        b"MMIDIDX\0\0"
+        + struct.pack("<QBQQ", 1, CODES[dtype], len(sequences), len(firsts))
+        + b"".join(struct.pack("<i", len(tokens)) for tokens in sequences)
+        + b"".join(struct.pack("<q", end * width) for end in ends[:-1])
+        + b"".join(struct.pack("<q", first) for first in firsts)
+    )
+    return path
+
+
+def in_one(documents: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
+    """Return documents of one sequence each."""
+    return [[document] for document in documents]
+
+
+def read_indexed(path: Path) -> list[list[int]]:
+    """Return the documents of `.bin` and `.idx`, read number by number."""
+    index, tokens = path.with_suffix(".idx").read_bytes(), path.with_suffix(".bin").read_bytes()
+    magic, version, code, sequences, firsts = struct.unpack_from("<9sQBQQ", index)
+    assert (magic, version) == (b"MMIDIDX\0\0", 1)
+    dtype = np.dtype(next(name for name, number in CODES.items() if number == code))
+    lengths, places, documents = (
+        struct.unpack_from(f"<{count}{kind}", index, at)
+        for count, kind, at in (
+            (sequences, "i", 34),
+            (sequences, "q", 34 + 4 * sequences),
+            (firsts, "q", 34 + 12 * sequences),
+        )
+    )
+    assert len(index) == 34 + 12 * sequences + 8 * firsts
+    assert [*documents] == sorted(documents)
+    assert (documents[0], documents[-1]) == (0, sequences)
+    read = [np.frombuffer(tokens, dtype, *span).tolist() for span in zip(lengths, places, strict=True)]
+    assert sum(lengths) * dtype.itemsize == len(tokens)
+    return [[token for sequence in read[first:last] for token in sequence] for first, last in pairwise(documents)]
