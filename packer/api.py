@@ -19,6 +19,7 @@ from packer.paths import expanded
 from packer.pipeline import packing, row_contents, tokenizing, verifying
 from packer.pipeline import stats as collecting
 from packer.pipeline.report_file import ReportFile
+from packer.pipeline.waiting import training_job
 from packer.progress import Progress
 from packer.progress_bars import python_progress
 from packer.sources.open_sources import one_source
@@ -117,6 +118,9 @@ def stats(
     long: LongPolicy = "split",
     algorithm: str = "auto",
     batch_size: int = 64,
+    data_parallel: int | None = None,
+    accumulation: int = 1,
+    model: str = "7B",
     report: str | Path | None = None,
     progress: Progress | bool = True,
     **options: Unpack[StatsArguments],
@@ -128,8 +132,7 @@ def stats(
 
     Args:
         source: as for `pack`; a packed dataset, or a histogram: a file NAME.csv with the header length,count.
-        max_len: number of tokens in a row, by default 4096, or a list of several to compare. A packed dataset has its
-            own.
+        max_len: number of tokens in a row, by default 4096, or a list of several to compare; not for packed datasets.
         tokenizer: as for `pack`; with a packed dataset, the report shows its rows as text.
         text_column: as for `pack`.
         train_on: as for `pack`.
@@ -137,6 +140,9 @@ def stats(
         long: as for `pack`.
         algorithm: as for `pack`; "all" compares those that are quick.
         batch_size: documents per optimizer step in training without packing.
+        data_parallel: ranks that train on one row at a time, to see how long they wait for each other.
+        accumulation: rows of each rank in an optimizer step, if `data_parallel` is given.
+        model: number of weights of the model, as in "7B", or its config: a folder, a config.json or a Hub id.
         report: HTML file to write: a report with plots, which needs no network.
         progress: as for `pack`.
         options: any other option of `packer stats`, under the same name.
@@ -150,17 +156,15 @@ def stats(
         TypeError: there is no option of that name.
     """
     values = {**locals(), **options}
-    _refuse_unknown(
-        stats, options, [name for name, each in options_of(PackOptions).items() if "stats" in each.commands]
-    )
+    _refuse_unknown(stats, options, [name for name, one in options_of(PackOptions).items() if "stats" in one.commands])
     with _call(progress) as shown:
-        path = None if report is None else Path(expanded(report))
         return collecting.stats(
             one_source(source),
-            max_lens=as_lengths(max_len),
-            values={name: value for name, value in values.items() if name != "max_len"},
+            max_lens=as_lengths(values.pop("max_len")),
+            values=values,
             documents_per_step=batch_size,
-            page=ReportFile(path=path, tokenizer=as_path(tokenizer)),
+            page=ReportFile(path=None if report is None else Path(expanded(report)), tokenizer=as_path(tokenizer)),
+            job=training_job(data_parallel, accumulation, model),
             progress=shown,
         )
 

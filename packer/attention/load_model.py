@@ -135,7 +135,7 @@ def load_small_model(name: str) -> SmallModel:
 
     A config that is missing, not supported by transformers, or not of a language model is a PackerError.
     """
-    config = _language_config(expanded(name))
+    config = language_config(expanded(name))
     factory = _factory(config)
     kept = _kept_layers(name, config, factory)
     failure = ""
@@ -162,7 +162,7 @@ def load_small_model(name: str) -> SmallModel:
     )
 
 
-def _language_config(name: str) -> PretrainedConfig:
+def language_config(name: str) -> PretrainedConfig:
     """Return the config of a folder, file or Hub id; for a model of several parts, the config of its language model.
 
     If transformers has a class for the whole model only (Qwen2-VL), the whole config, with one layer in other parts.

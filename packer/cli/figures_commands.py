@@ -11,7 +11,7 @@ import click
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.cli.command import ARGUMENTS, command
 from packer.cli.printing import echo, echo_json
-from packer.cli.shared_options import AsJson, BatchSize, Report, source_of
+from packer.cli.shared_options import Accumulation, AsJson, BatchSize, DataParallel, ModelSize, Report, source_of
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.option import as_lengths
@@ -42,6 +42,9 @@ def stats(
     max_len: tuple[int, ...],
     tokenizer: str | None,
     batch_size: BatchSize = 64,
+    data_parallel: DataParallel = None,
+    accumulation: Accumulation = 1,
+    model: ModelSize = "7B",
     report: Report = None,
     as_json: AsJson = False,
     **values: object,
@@ -55,6 +58,7 @@ def stats(
     """
     from packer.pipeline.report_file import ReportFile
     from packer.pipeline.stats import stats as figures_of
+    from packer.pipeline.waiting import training_job
     from packer.report.plain_text import in_encoding
 
     if _print_shares(dataset, as_json=as_json, wants_report=report is not None):
@@ -68,6 +72,7 @@ def stats(
             values={**values, "tokenizer": tokenizer},
             documents_per_step=batch_size,
             page=page,
+            job=training_job(data_parallel, accumulation, model),
             progress=progress,
         )
     if as_json:

@@ -18,6 +18,18 @@ from packer.paths import PathList
 AsJson = Annotated[bool, Option("Print JSON instead of text.", GENERAL, flags=("--json",))]
 Verbose = Annotated[bool, Option("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
 BatchSize = Annotated[int, Option("Documents per optimizer step in training without packing.", GENERAL, least=1)]
+DataParallel = Annotated[
+    int | None,
+    Option(
+        "Data-parallel ranks: show how long they wait for each other, each training on one row at a time.",
+        GENERAL,
+        least=1,
+    ),
+]
+Accumulation = Annotated[int, Option("Rows of each rank in an optimizer step.", GENERAL, least=1)]
+ModelSize = Annotated[
+    str, Option("Weights of the model, as in 7B, or its config: a folder, a config.json or a Hub id.", GENERAL)
+]
 PackedSources = Annotated[
     tuple[str, ...],
     Option(

@@ -20,6 +20,7 @@ from packer.options.read_options import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
+from packer.pipeline.waiting import TrainingJob, waiting_of
 from packer.plan.cutting import cut_lengths_of
 from packer.plan.make_plan import plan_lengths
 from packer.plan.rows import Plan
@@ -28,7 +29,7 @@ from packer.progress import Progress, silent
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.length_figures import tally
-from packer.report.row_figures import RowFigures, RowSums
+from packer.report.row_figures import RowFigures, RowSums, Waiting
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
@@ -91,6 +92,7 @@ def dataset_figures(
     max_lens: Sequence[int] = (),
     documents_per_step: int = 64,
     for_report: bool = False,
+    job: TrainingJob | None = None,
     progress: Progress = silent,
 ) -> Figures:
     """Collect the figures of a dataset, and of the rows that `pack` would make; nothing is written.
@@ -106,7 +108,8 @@ def dataset_figures(
         if max_lens:
             options = Comparison(by="max_len", outcomes=compared).best.options
     plan = measured.plan(options, progress)
-    rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
+    keeps_rows = for_report or job is not None
+    rows = measured.follow(plan, options, keeps_rows=keeps_rows) if keeps_rows or options.limit else None
     segments = cut_lengths_of(options, measured.lengths)
     histogram = segments.histogram  # by extent, which is the number of tokens
     if options.align > 1:
@@ -122,11 +125,17 @@ def dataset_figures(
         saved_tokens=_counted(measured, SAVED),
         row_lengths=compared,
         lengths_asked=bool(max_lens),
+        waiting=_waiting(rows, job),
     )
-    if rows is None or rows.profile is None:
+    if rows is None or rows.profile is None or not for_report:
         return figures
     shown = planned_rows(plan, chosen_rows(rows.profile), options.align)
     return replace(figures, name=source_name(source), shown_rows=shown)
+
+
+def _waiting(rows: RowFigures | None, job: TrainingJob | None) -> Waiting | None:
+    """Return the time that ranks wait, if a job is given."""
+    return None if job is None or rows is None or rows.profile is None else waiting_of(rows.profile, job)
 
 
 def _counted(measured: Measured, name: str) -> int | None:
@@ -140,6 +149,7 @@ def packed_figures(
     documents_per_step: int = 64,
     for_report: bool = False,
     decode: Callable[[Any], str] | None = None,
+    job: TrainingJob | None = None,
     progress: Progress = silent,
 ) -> Figures:
     """Collect the figures of a packed dataset from its manifest and the boundaries of segments, without its tokens.
@@ -150,7 +160,7 @@ def packed_figures(
     with system_errors(folder, resumes=False):
         dataset = load(folder) if for_report else None
         manifest = read_manifest(folder) if dataset is None else dataset.manifest
-        rows = _rows_of(folder, manifest, keeps_rows=for_report)
+        rows = _rows_of(folder, manifest, keeps_rows=for_report or job is not None)
         figures = Figures(
             options=manifest.options,
             totals=manifest.totals,
@@ -158,6 +168,7 @@ def packed_figures(
             documents_per_step=documents_per_step,
             is_packed=True,
             measured_rows=rows,
+            waiting=_waiting(rows, job),
         )
         if dataset is None or rows.profile is None:
             return figures

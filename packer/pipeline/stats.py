@@ -12,6 +12,7 @@ from packer.paths import expanded, is_histogram
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.comparing import compare
 from packer.pipeline.report_file import ReportFile
+from packer.pipeline.waiting import TrainingJob
 from packer.progress import Progress, silent
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
@@ -32,18 +33,25 @@ def stats(
     values: Mapping[str, Any],
     documents_per_step: int = 64,
     page: ReportFile = ReportFile(),  # noqa: B008 (immutable)
+    job: TrainingJob | None = None,
     progress: Progress = silent,
 ) -> Figures | Comparison:
     """Collect figures, and write a report of them if `page` has a path.
 
     `values` are options of a pack by name, without max_len; the algorithm "all" compares those that are quick. Of
-    several row lengths, the report is about the best. A histogram is compared by algorithms, too.
+    several row lengths, the report is about the best. A histogram is compared by algorithms, too. `job` is a training
+    job whose ranks wait for each other.
     """
+    if job is not None and (len(max_lens) > 1 or values.get("algorithm") == "all" or is_histogram(source, None)):
+        raise OptionError(
+            f"--data-parallel {job.ranks} is for rows of one length and algorithm: choose one, or leave it out"
+        )
     if values.get("algorithm") == "all" or is_histogram(source, values.get("tokenizer")):
         return _compared(source, max_lens, values, documents_per_step, page, progress)
     collecting: dict[str, Any] = {
         "documents_per_step": documents_per_step,
         "for_report": page.path is not None,
+        "job": job,
         "progress": progress,
     }
     if isinstance(source, str | Path) and names_packed(source):

@@ -14,10 +14,17 @@ from packer.manifest_fields import PlanTotals
 from packer.notebook_table import html_table
 from packer.options import RowOptions
 from packer.report.charts import ShownRow
-from packer.report.figure_tables import of_limit, render_distribution, render_epoch, render_padding, row_facts
+from packer.report.figure_tables import (
+    of_limit,
+    render_distribution,
+    render_epoch,
+    render_padding,
+    render_waiting,
+    row_facts,
+)
 from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
 from packer.report.plain_text import count_of, number, percent, render_table, share
-from packer.report.row_figures import LimitUse, RowFigures
+from packer.report.row_figures import LimitUse, RowFigures, Waiting
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,6 +71,9 @@ class Figures:
 
     lengths_asked: bool = False
     """Whether these lengths were asked for, rather than chosen around this one."""
+
+    waiting: Waiting | None = None
+    """Time that ranks wait for each other, if the number of ranks is known."""
 
     shown_rows: tuple[ShownRow, ...] = ()
     """Rows for a report: some drawn at random, in their order, then the least full and those with most segments."""
@@ -192,6 +202,8 @@ class Figures:
             }
         if self.document_lengths is not None and not self.is_packed:
             content |= {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
+        if self.waiting is not None:
+            content["waiting"] = asdict(self.waiting)
         if (rows := self.measured_rows) is not None:
             names = ("within_row_share", "keys_per_token", "attention_share", "work_peak")
             content |= {"segments_per_row": asdict(rows.segments_per_row), **named(rows, *names)}
@@ -201,7 +213,8 @@ class Figures:
 
     def __repr__(self) -> str:
         """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns."""
-        return "\n".join(self._packed_lines() if self.is_packed else self._planned_lines())
+        lines = [*(self._packed_lines() if self.is_packed else self._planned_lines())]
+        return "\n".join(lines if self.waiting is None else [*lines, "", render_waiting(self.waiting)])
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from packer.report.length_figures import Distribution, Epoch, Padding
 from packer.report.plain_text import count_of, number, percent, render_bars, render_table, share
-from packer.report.row_figures import LimitUse, RowFigures
+from packer.report.row_figures import LimitUse, RowFigures, Waiting
 
 MIXED = "0: each row has documents of one length, 1: of all lengths"
 """Legend of `RowFigures.within_row_share`."""
@@ -62,6 +62,15 @@ def _advice(epoch: Epoch) -> str:
         return "A single row holds more: adapt the learning rate, or pack into shorter rows."
     rows = count_of(epoch.packed_rows_per_step, "packed row")
     return f"Train with {rows} per step to keep the documents per step."
+
+
+def render_waiting(waiting: Waiting) -> str:
+    """Show the time that ranks wait for each other, in order and balanced."""
+    shares = waiting.shares
+    header = ["Ranks wait", "in order", *(f"balance={steps}" for steps in shares if steps)]
+    rows = count_of(waiting.accumulation, "row")
+    table = render_table([header, [f"  {waiting.ranks} ranks, {rows} a step", *map(percent, shares.values())]])
+    return f"{table}\n(share of the time of a {waiting.model} model; balance is that of packer.BatchSampler)"
 
 
 def render_distribution(numbers: Distribution, title: str) -> str:

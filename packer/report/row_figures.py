@@ -50,14 +50,33 @@ class LimitUse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Time that ranks wait for the slowest one, each training on one row at a time."""
+
+    ranks: int
+    accumulation: int
+    """Rows of each rank in an optimizer step."""
+
+    model: str
+    keys_of_matrices: int
+    """Keys at which attention costs the model as much as its matrices."""
+
+    shares: dict[int, float]
+    """Share of the time that the mean rank waits, by the `balance` of `packer.BatchSampler`; 0 is without."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RowProfile:
-    """Two numbers for each row."""
+    """Three numbers for each row."""
 
     tokens: NDArray[np.int64]
     """Shape (rows,): tokens of the row, without padding."""
 
     segments: NDArray[np.int64]
     """Shape (rows,): segments of the row."""
+
+    squares: NDArray[np.int64]
+    """Shape (rows,): sum of the squared lengths of its segments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +200,7 @@ class RowSums:
         self._attention += int(squares.sum()) if counts is None else sum(map(mul, squares.tolist(), counts.tolist()))
         self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
         if self._profile is not None:
-            self._profile.append((tokens, depths))
+            self._profile.append((tokens, depths, squares))
 
     def finish(self) -> RowFigures:
         """Return the figures of all rows added, at least one."""
@@ -193,8 +212,8 @@ class RowSums:
         work = KEYS_OF_MATRICES * self._tokens + (self._attention + self._tokens) // 2
         profile = None
         if self._profile is not None:
-            tokens, segments = map(np.concatenate, zip(*self._profile, strict=True))
-            profile = RowProfile(tokens=tokens, segments=segments)
+            tokens, segments, squares = map(np.concatenate, zip(*self._profile, strict=True))
+            profile = RowProfile(tokens=tokens, segments=segments, squares=squares)
         return RowFigures(
             rows=rows,
             tokens=self._tokens,
