@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from packer.exporting.targets import TARGETS
 from packer.manifest_fields import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
 from packer.report.plain_text import count_of, number, percent, render_table
@@ -82,6 +83,8 @@ def export_summary(written: Written[Export], took: str) -> Iterator[str]:
         yield f"EOS is {export.eos_id}, which pads rows, too"
     yield f"{count_of(len(export.files), 'file')}, {byte_size(export.bytes)}{compression}"
     yield f"Written to {written.output}"
+    if warning := TARGETS[export.to].warning:
+        yield warning
 
 
 def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[str]:

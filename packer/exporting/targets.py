@@ -42,6 +42,9 @@ class Target:
     small_files: Callable[[PackedDataset, list[str]], Mapping[str, bytes]] = lambda dataset, files: {}
     """Function that makes the contents of other files, by name, from the dataset and the names of its files."""
 
+    warning: str = ""
+    """What to set in the trainer so that documents of a row do not see each other, unless it needs nothing."""
+
     pads_with_eos: Ends | None = None
     """If padding must be EOS: which documents must end in it. For "aligned", only padding within rows."""
 
@@ -99,6 +102,8 @@ TARGETS: dict[str, Target] = {
         columns={"tokens": "int32"},
         values=_later("indexed_columns"),
         files=("{shard}.bin", "{shard}.idx"),
+        warning="To keep documents apart, Megatron-LM needs --reset-position-ids --reset-attention-mask "
+        "--transformer-impl local --no-masked-softmax-fusion, and no --dataloader-inter-document-masking",
         pads_with_eos="each",
     ),
     "olmo-core": Target(
