@@ -1,4 +1,4 @@
-"""Pictures of reports in docs/pictures/: `python docs/make_pictures.py DATA`.
+"""Pictures of a report in docs/pictures/: `python docs/make_pictures.py DATA`.
 
 It needs Chromium and its driver, selenium and Pillow. DATA is the folder of test corpora (`PACKER_TEST_DATA`). Packed
 datasets and pages are made in a temporary folder.
@@ -20,33 +20,33 @@ from packer.pipeline.collect_figures import packed_figures
 from packer.report.page import render_page
 from packer.report.page_sections import SECTIONS
 
-CORPORA = {"t0": "t0_train_50k.parquet", "gsm8k": "gsm8k", "peps": "python_peps.arrow"}
-WIDTH = 760
+WIDTH = 960
 PICTURES = Path(__file__).parent / "pictures"
+SAVED = """
+    const done = arguments[0], address = URL.createObjectURL, reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    URL.createObjectURL = (picture) => { reader.readAsDataURL(picture); return address(picture); };
+    document.getElementById("save").click();
+"""
+"""Script that returns the picture that the page saves, as a data URL."""
 
 
 def main(data: Path) -> None:
-    """Pack the corpora, and write a picture of each report and of its rows."""
+    """Write the picture that the report of T0 saves, light and dark, and one of rows of trees."""
     options = webdriver.ChromeOptions()
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
         options.add_argument(flag)
     # Both are named: otherwise selenium looks for them, and for new versions on the network.
     options.binary_location = shutil.which("chromium")
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    PICTURES.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         write_trees(data, Path(folder))
-        for name, source in CORPORA.items():
-            packed = Path(folder) / f"{name}-packed-4096"
-            packer.pack(data / "tokenized" / source, packed, max_len=4096)
-            figures = packed_figures(packed, for_report=True)
-            (PICTURES / f"rows-{name}.svg").write_text(SECTIONS["rows"](figures).plot.file())
-            page = packed.with_suffix(".html")
-            page.write_text(render_page(figures))
-            picture = Image.open(BytesIO(photographed(browser, page, dark=name == "gsm8k"))).convert("RGB")
-            picture.quantize(128, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-                PICTURES / f"report-{name}.png", optimize=True
-            )
+        packed = Path(folder, "t0-packed-4096")
+        packer.pack(data / "tokenized/t0_train_50k.parquet", packed, max_len=4096)
+        page = packed.with_suffix(".html")
+        page.write_text(render_page(packed_figures(packed, for_report=True)))
+        for theme in ("light", "dark"):
+            saved_picture(browser, page, theme).save(PICTURES / f"report-{theme}.png", optimize=True)
     browser.quit()
 
 
@@ -62,17 +62,16 @@ def write_trees(data: Path, folder: Path) -> None:
     (PICTURES / "rows-trees.svg").write_text(SECTIONS["rows"](figures).plot.file())
 
 
-def photographed(browser: webdriver.Chrome, page: Path, *, dark: bool) -> bytes:
-    """Return a PNG of the whole page, WIDTH pixels wide."""
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+def saved_picture(browser: webdriver.Chrome, page: Path, theme: str) -> Image.Image:
+    """Return the picture that a page of WIDTH pixels saves, in 64 colors."""
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    )
     size = {"width": WIDTH, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(page.as_uri())
-    height = browser.execute_script("return document.documentElement.scrollHeight")
-    clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
-    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-    return b64decode(taken["data"])
+    saved = b64decode(browser.execute_async_script(SAVED).partition(",")[2])
+    return Image.open(BytesIO(saved)).convert("RGB").quantize(64, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from packer.report.page import render_page
 from packer.report.page_sections import SECTIONS
 from tests.helpers.commands import run, succeeded
 
-PLOTS = [name for name in SECTIONS if name != "mixing"]
+PLOTS = ["rows", "lengths"]
 MARKUP = "<script>alert(1)</script>&\"'"
 
 
@@ -75,8 +75,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
 
-    def figures(self) -> dict[str, float]:
-        return {at["data-figure"]: float(at["data-value"]) for _, at in self.elements if "data-figure" in at}
+    def words(self) -> str:
+        return " ".join(" ".join(self.texts).split())
 
     def ids(self, tag: str) -> list[str]:
         return [at["id"] for each, at in self.elements if each == tag and at.get("id")]
@@ -99,13 +99,15 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
     dataset = packed if is_packed else source
     content = json.loads(succeeded("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html", "--json"))
     page = Page((tmp_path / "report.html").read_text())
-    figures = page.figures()
-    assert figures.keys() >= {"documents", "tokens", "rows", "efficiency", "packing_factor", "lower_bound"}
-    assert figures == {name: content[name] for name in figures}
-    written = (tmp_path / "report.html").read_text()
-    for value, words in re.findall(r'data-figure="\w+" data-value="([^"]+)">([^<]+)<', written):
-        shown = float(words.strip("%").replace(",", "")) / (100 if words.endswith("%") else 1)
-        assert shown == pytest.approx(float(value), rel=0.01)
+    epoch, tokens = content["epoch"], content["tokens"]
+    before, after = (-(-epoch[rows] // 8) for rows in ("rows", "packed_rows"))
+    for words in (
+        f"Rows of 128 tokens {epoch['rows']:,} \u2192 {content['rows']:,} One document a row leaves ",
+        f"Tokens {tokens:,} None is lost.",
+        f"Steps of 8 rows: {before:,} \u2192 {after:,}.",
+    ):
+        assert words in page.words()
+    assert ("Fewer rows are not possible." in page.words()) == (content["rows"] == content["lower_bound"])
     padding = [float(at["data-value"]) for tag, at in page.elements if tag == "td" and "data-value" in at]
     said = content["padding"]
     ways = [said["max_len"], *(said[way][size] for way in ("batch_longest", "group_by_length") for size in ("8", "64"))]
@@ -145,23 +147,78 @@ def test_a_page_opens_with_what_packing_saves_and_ends_with_its_command(source, 
     text = (tmp_path / "report.html").read_text()
     times = (1 - said["padding"]["packed"]) / (1 - said["padding"]["batch_longest"]["8"])
     opening = re.search(r'<p class="lead">(.*?)</p>', text)[1]
-    assert opening.startswith(f"{said['documents']:,} documents are packed into {said['rows']:,} rows of 128 tokens: ")
+    mean = round(said["tokens"] / said["documents"])
+    assert opening.startswith(
+        f"{said['documents']:,} documents of {mean} tokens on average, packed into {said['rows']:,} rows of 128: "
+    )
     assert float(re.search(r"([\d.]+) times fewer tokens", opening)[1]) == pytest.approx(times, rel=0.01)
     made_by = re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)[1].splitlines()
     assert made_by[0] == "packer stats packed --report report.html --batch-size 32 --json"
     assert re.fullmatch(rf"packer {re.escape(packer.__version__)}, \d{{4}}-\d\d-\d\d", made_by[1])
 
 
-def test_rows_are_random_ones_then_the_least_full_and_those_with_most_segments(tmp_path) -> None:
-    lengths = [*[100] * 99, 60, *[5] * 40]
+def test_rows_are_random_ones_the_least_full_and_those_with_most_segments_and_none_stands_twice(tmp_path) -> None:
+    lengths = [*[100] * 99, 60, *[5] * 50]
     succeeded("pack", write_documents(tmp_path / "rows.parquet", lengths), "--max-len", 100, "-o", tmp_path / "out")
     dataset = packer.load(tmp_path / "out")
     filled = [int(row["seq_lengths"][row["doc_ids"] >= 0].sum()) for row in dataset]
     counts = [int((row["doc_ids"] >= 0).sum()) for row in dataset]
     shown = packed_figures(tmp_path / "out", for_report=True).shown_rows
-    assert [row.chosen for row in shown] == ["at random"] * 32 + ["least full"] * 4 + ["most segments"] * 4
-    assert [sum(row.lengths) for row in shown[32:36]] == sorted(filled)[:4]
-    assert [len(row.lengths) for row in shown[36:]] == sorted(counts, reverse=True)[:4]
+    assert [row.chosen for row in shown] == ["at random"] * 16 + ["least full"] * 4 + ["most segments"] * 4
+    assert len({row.row for row in shown}) == 24
+    least = sorted(range(len(dataset)), key=lambda row: filled[row])[:4]
+    assert [row.row for row in shown[16:20]] == least
+    others = [count for row, count in enumerate(counts) if row not in least]
+    assert [len(row.lengths) for row in shown[20:]] == sorted(others, reverse=True)[:4]
+    titles = ("Rows drawn at random", "The least full rows", "Of the other rows, those with the most segments")
+    text = render_page(packed_figures(tmp_path / "out", for_report=True))
+    assert [text.count(title) for title in titles] == [1, 1, 1]
+
+
+def test_a_page_says_what_was_lost_and_why(tmp_path) -> None:
+    source = write_documents(tmp_path / "lost.parquet", [0, 300, 400, *[50] * 20])
+    page = tmp_path / "page.html"
+    succeeded("pack", source, "--max-len", 128, "--long", "truncate", "-o", tmp_path / "cut", "--report", page)
+    words = Page(page.read_text()).words()
+    assert "444 tokens of 2 documents truncated. 1 document left out: empty." in words
+    succeeded("stats", source, "--max-len", 128, "--long", "drop", "--report", page)
+    assert "1 document left out: empty. 700 tokens of 2 documents left out: too long." in Page(page.read_text()).words()
+
+
+@pytest.mark.nightly
+def test_a_page_of_trees_says_what_sharing_saves(tmp_path, shared_data) -> None:
+    """Kernels of trees are compiled for it alone."""
+    turns = [{"role": role, "content": "one two three"} for role in ("user", "assistant") * 3]
+    (tmp_path / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 3)
+    options = ("--tokenizer", shared_data / "tokenizers/qwen3", "--train-on", "each-answer", "--share-prefixes")
+    source = ("stats", tmp_path / "chats.jsonl", "--max-len", 256, *options)
+    said = json.loads(succeeded(*source, "--json", "--report", tmp_path / "planned.html"))
+    saved = said["shared_beginnings"]["saved_tokens"]
+    assert saved > 0
+    words = (
+        f"Tokens {said['tokens'] + saved:,} \u2192 {said['tokens']:,} Beginnings that documents share are stored once."
+    )
+    command = ("pack", *source[1:], "-o", tmp_path / "out", "--report", tmp_path / "packed.html")
+    succeeded(*command)
+    for page in ("planned.html", "packed.html"):
+        assert words in Page((tmp_path / page).read_text()).words()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "compared"),
+    [
+        ([40] * 9, "9 documents of 40 tokens, which"),
+        ([50], "more tokens to compute than"),
+        ([128] * 9, "about as many"),
+    ],
+)
+def test_a_page_claims_no_savings_where_there_are_none(tmp_path, lengths, compared) -> None:
+    source = write_documents(tmp_path / "few.parquet", lengths)
+    succeeded("stats", source, "--max-len", 128, "--report", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert compared in text
+    assert "fewer tokens to compute" not in text
+    assert "shuffled corpus" not in text
 
 
 # Safety
@@ -279,7 +336,7 @@ def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> N
 @pytest.mark.parametrize("options", [("--long", "truncate"), ("--group-by", "url")])
 def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -> None:
     succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
-    assert "These rows do not tell" in (tmp_path / "page.html").read_text()
+    assert "so these rows do not tell" in (tmp_path / "page.html").read_text()
 
 
 def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tmp_path) -> None:

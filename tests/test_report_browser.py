@@ -5,8 +5,10 @@ import re
 import shutil
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer.report.page_sections import SECTIONS
 from tests.helpers.commands import succeeded
 
 webdriver = pytest.importorskip("selenium.webdriver")
 
-PLOTS = [name for name in SECTIONS if name != "mixing"]
+PLOTS = ["rows", "lengths"]
 HEADERS: dict[str, str] = {}
 """Headers that the server of the page sends beside its type."""
 
@@ -93,11 +94,16 @@ class Browser:
         sent = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         return [one["params"]["request"]["url"] for one in sent if one["method"] == "Network.requestWillBeSent"]
 
-    def point(self, x: float, y: float, *, click: bool = False) -> None:
-        """Move the pointer to a place in the rows: a share of their width, and pixels from their top."""
-        box = self.js("(() => { const plot = document.querySelector('.rows'); plot.scrollIntoView({block: 'center'});"
-                      " const b = plot.getBoundingClientRect(); return [b.left, b.top, b.width]; })()")  # fmt: skip
-        at = {"x": box[0] + x * box[2], "y": box[1] + y}
+    def point(self, x: float, row: int, *, click: bool = False) -> None:
+        """Move the pointer to a row beside its number, at a share of its width."""
+        box = self.js(
+            "(() => { const plot = document.querySelector('.rows'), name = [...document.querySelectorAll('.plot text')]"
+            ".find((text) => text.textContent === arguments[0]); name.scrollIntoView({block: 'center'});"
+            " const rows = plot.getBoundingClientRect(), label = name.getBoundingClientRect();"
+            " return [rows.left, rows.width, (label.top + label.bottom) / 2]; })()",
+            f"{row:,}",
+        )
+        at = {"x": box[0] + x * box[1], "y": box[2]}
         kinds = ("mouseMoved", "mousePressed", "mouseReleased") if click else ("mouseMoved",)
         for kind in kinds:
             more = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
@@ -143,7 +149,7 @@ def plots_of_size(browser: Browser) -> list[str]:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1000, 390])
+@pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_has_its_plots_and_fits_without_a_message_or_a_request(browser, address, width, dark) -> None:
     browser.open(address, width=width, dark=dark)
     assert plots_of_size(browser) == PLOTS
@@ -166,8 +172,9 @@ def test_it_opens_from_disk(browser, packed) -> None:
 def test_text_stays_within_the_page_on_a_phone(browser, address) -> None:
     browser.open(address, width=390)
     outside = browser.js(
-        "[...document.querySelectorAll('.plot text')].filter((text) => { const box = text.getBoundingClientRect();"
-        " return box.left < 0 || box.right > 390; }).map((text) => text.textContent)"
+        "[...document.querySelectorAll('.plot text, header *')].filter((text) => { const box ="
+        " text.getBoundingClientRect(); return box.left < 0 || box.right > 390; })"
+        ".map((text) => text.textContent)"
     )
     assert outside == []
     cut = browser.js(
@@ -185,20 +192,45 @@ def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, p
     for index, segment in ((0, 0), (5, 1), (len(rows) - 1, 0)):
         row = rows[index]
         middle = (sum(row.extents[:segment]) + row.extents[segment] / 2) / 512
-        browser.point(middle, 22 * index + 8)
+        browser.point(middle, row.row)
         told = browser.told()
         length, trained = row.lengths[segment], row.trained[segment]
-        why = "" if row.chosen == "at random" else f" ({row.chosen})"
-        assert told.startswith(f"Row {row.row:,}{why}, segment {segment + 1} of {len(row.lengths)}: ")
+        assert told.startswith(f"Row {row.row:,}, segment {segment + 1} of {len(row.lengths)}: ")
         assert f"document {row.documents[segment]:,}, {length:,} token" in told
         assert f"{trained:,} trained ({100 * trained / length:.1f}%)" in told
-    browser.point(0.01, 8, click=True)
+    browser.point(0.01, rows[0].row, click=True)
     kept = browser.told()
-    browser.point(0.5, 22 * 5 + 8)
+    browser.point(0.5, rows[5].row)
     assert browser.told() == kept
     browser.js("document.querySelector('.rows').focus()")
     browser.js("document.querySelector('.rows').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))")
     assert f"Row {rows[0].row:,}, segment 2 of " in browser.told()
+    assert browser.messages() == []
+
+
+def test_the_first_screen_has_three_cards_and_rows(browser, address) -> None:
+    browser.open(address, width=1280)
+    cards = browser.js("[...document.querySelectorAll('.card')].map((card) => card.getBoundingClientRect().bottom)")
+    assert len(cards) == 3
+    assert max(cards) < browser.js("document.querySelector('.rows').getBoundingClientRect().top") < 600
+
+
+def test_the_head_is_saved_as_a_picture_of_what_is_seen(browser, address) -> None:
+    browser.open(address, dark=True)
+    saved = browser.driver.execute_async_script(
+        "const done = arguments[0], address = URL.createObjectURL, reader = new FileReader();"
+        " reader.onload = () => done(reader.result);"
+        " URL.createObjectURL = (blob) => { reader.readAsDataURL(blob); return address(blob); };"
+        " document.getElementById('save').click();"
+    )
+    image = pytest.importorskip("PIL.Image").open(BytesIO(b64decode(saved.removeprefix("data:image/png;base64,"))))
+    assert image.width > 1200
+    colors = {color[:3]: count / (image.width * image.height) for count, color in image.getcolors(1 << 20)}
+    assert colors[20, 24, 29] > 0.3  # paper
+    assert all(
+        colors[color] > 0.02 for color in ((110, 168, 232), (61, 106, 156), (240, 160, 96))
+    )  # documents, trained
+    assert (230, 233, 238) in colors  # ink
     assert browser.messages() == []
 
 
@@ -225,8 +257,8 @@ def test_without_scripts_everything_but_the_fields_is_there(browser, address) ->
     browser.open(address, scripts=False)
     browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert plots_of_size(browser) == PLOTS
-    shown = [browser.js("document.getElementById(arguments[0]).hidden", each) for each in ("hours", "segment")]
-    assert shown == [True, True]
+    shown = [browser.js("document.getElementById(arguments[0]).hidden", each) for each in ("hours", "segment", "save")]
+    assert shown == [True, True, True]
     assert browser.js("document.querySelectorAll('#rows details tbody tr').length") == 40
     assert browser.js("[...document.querySelectorAll('[data-tokens]')].every((cell) => cell.textContent)")
     assert browser.messages() == []

@@ -169,6 +169,7 @@ def packed_figures(
             is_packed=True,
             measured_rows=rows,
             waiting=_waiting(rows, job),
+            saved_tokens=manifest.totals.tokens_shared,
         )
         if dataset is None or rows.profile is None:
             return figures

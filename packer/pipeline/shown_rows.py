@@ -20,11 +20,11 @@ from packer.random_purposes import SHOWN_ROWS
 from packer.report.charts import ShownRow
 from packer.report.row_figures import RowProfile
 
-SAMPLED_ROWS = 32
+SAMPLED_ROWS = 16
 """Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
 
 EXTREME_ROWS = 4
-"""Further rows that are shown: the least full, and as many with the most segments."""
+"""Further rows that are shown: the least full, and as many of the others with the most segments."""
 
 SAMPLED_SEGMENTS = 4000
 """Segments in all rows that are shown, which bounds the size of a page."""
@@ -37,18 +37,19 @@ SHOWN_TEXT = 50_000
 
 
 def chosen_rows(profile: RowProfile) -> list[tuple[int, str]]:
-    """Return the numbers of the rows to show, each with the reason: see `ShownRow.chosen`.
+    """Return the numbers of the rows to show, none of them twice, each with the reason: see `ShownRow.chosen`.
 
-    Those at random depend on the number of rows alone, and are ascending. If all rows are shown, none is shown twice.
+    Those at random are drawn from the rows that are not shown for another reason, and are ascending.
     """
     rows = len(profile.tokens)
     if rows <= SAMPLED_ROWS:
-        return [(row, "at random") for row in range(rows)]
-    drawn = hashes_of(key_of(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
-    at_random = sorted(list(dict.fromkeys(drawn.tolist()))[:SAMPLED_ROWS])
+        return [(row, "all") for row in range(rows)]
     emptiest = np.argsort(profile.tokens, kind="stable")[:EXTREME_ROWS].tolist()
-    busiest = np.argsort(-profile.segments, kind="stable")[:EXTREME_ROWS].tolist()
-    reasons = (("at random", at_random), ("least full", emptiest), ("most segments", busiest))
+    busiest = np.argsort(-profile.segments, kind="stable")[: 2 * EXTREME_ROWS].tolist()
+    busiest = [row for row in busiest if row not in emptiest][:EXTREME_ROWS]
+    drawn = hashes_of(key_of(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
+    others = [row for row in dict.fromkeys(drawn.tolist()) if row not in (*emptiest, *busiest)]
+    reasons = (("at random", sorted(others[:SAMPLED_ROWS])), ("least full", emptiest), ("most segments", busiest))
     return [(row, reason) for reason, numbers in reasons for row in numbers]
 
 

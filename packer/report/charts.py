@@ -1,11 +1,11 @@
-"""Charts as SVG, in a page or in a file: bars, lines over labelled positions, histograms, and rows."""
+"""Charts as SVG, in a page or in a file: histograms, and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from packer.report.plain_text import share
 
@@ -28,7 +28,7 @@ PALETTE = {
 """Color of each role on a light and on a dark page."""
 
 HEIGHT = 180  # of the area of a plot, in pixels
-_LEFT, _RIGHT = 0.12, 0.97  # shares of the width
+_LEFT = 0.12  # share of the width left of the first bin
 _MOST_TICKS = 7
 
 Series = Mapping[str, tuple[str, Sequence[float]]]
@@ -110,51 +110,6 @@ class Plot:
 # ---- charts ----
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
-    """A bar in a color of the palette, with its name on the left and the value in words on the right."""
-
-    name: str
-    value: float
-    text: str
-    color: str
-
-
-def bar_plot(title: str, bars: Sequence[Bar], *, largest: float = 0.0) -> Plot:
-    """Draw bars; `largest` is the value that fills the width, if it is larger than all of the bars."""
-    step = 38  # pixels for a label and its bar
-    scale = max([largest, *(bar.value for bar in bars)]) or 1.0
-    parts = []
-    for index, bar in enumerate(bars):
-        y = index * step
-        # A bar of a single pixel is the least that can be seen.
-        visible = max(bar.value / scale, 0.0015 * (bar.value > 0))
-        parts += [
-            label(bar.name, 0, y + 13, "ink"),
-            label(bar.text, "100%", y + 13, text_anchor="end"),
-            element("rect", y=y + 19, height=12, width="100%", fill="empty"),
-            element("rect", y=y + 19, height=12, width=percentage(visible), fill=bar.color),
-        ]
-    return Plot(title=title, height=step * len(bars), body="".join(parts))
-
-
-def line_plot(title: str, series: Series, ticks: Sequence[str]) -> Plot:
-    """Draw shares as lines over equally spaced positions, which have the labels `ticks`."""
-    places = [_LEFT + (_RIGHT - _LEFT) * index / max(1, len(ticks) - 1) for index in range(len(ticks))]
-    scale = _scale(series)
-    parts = []
-    for name, (color, shares) in series.items():
-        points = [(percentage(x), HEIGHT - value * scale) for x, value in zip(places, shares, strict=True)]
-        for (x1, y1), (x2, y2) in pairwise(points):
-            parts.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_width=2))
-        for tick, (x, y), value in zip(ticks, points, shares, strict=True):
-            tooltip = element("title", escape(f"{name}, {tick}: {share(value)}"))
-            parts.append(element("circle", tooltip, cx=x, cy=y, r=4, fill=color))
-    for tick, place in zip(ticks, places, strict=True):
-        parts.append(label(tick, percentage(place), HEIGHT + 18, text_anchor="middle"))
-    return _on_grid(title, series, parts, space=14)
-
-
 def histogram_plot(
     title: str,
     bins: Sequence[str],
@@ -213,13 +168,13 @@ def _on_grid(title: str, series: Series, parts: Iterable[str], *, space: int) ->
 
 
 def legend(entries: Mapping[str, str]) -> tuple[str, int]:
-    """Return (elements, height in pixels) of a legend with two entries a line, names by color."""
+    """Return (elements, height in pixels) of a legend with three entries a line, names by color."""
     parts = []
     for index, (name, color) in enumerate(entries.items()):
-        x, y = percentage(0.5 * (index % 2)), 18 * (index // 2)
+        x, y = percentage((index % 3) / 3), 18 * (index // 3)
         parts.append(element("rect", x=x, y=y + 2, width=10, height=10, fill=color))
         parts.append(element("svg", label(name, x, y + 11, "ink"), x=16, overflow="visible"))
-    return "".join(parts), 18 * (-(-len(entries) // 2)) + 6
+    return "".join(parts), 18 * (-(-len(entries) // 3)) + 6
 
 
 # ---- rows ----
@@ -231,14 +186,22 @@ _BRANCH = 2  # pixels by which a branch of a tree is lower than what it continue
 _TRAINED = 5  # height of the strip that marks trained tokens in pixels
 _LABELS = 0.11  # share of the width left of the rows
 
+TITLES = {
+    "all": "All rows",
+    "at random": "Rows drawn at random",
+    "least full": "The least full rows",
+    "most segments": "Of the other rows, those with the most segments",
+}
+"""Title above the rows that are shown for one reason."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownRow:
     """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
 
     row: int
-    chosen: str = "at random"
-    """Why it is shown: drawn at random, or because it is one of the "least full" or has the "most segments"."""
+    chosen: str = "all"
+    """Why it is shown, a key of `TITLES`; rows of one reason follow each other."""
 
     extents: tuple[int, ...]
     """Places that each segment takes in the row: its tokens, and padding by `--align`."""
@@ -264,37 +227,42 @@ class ShownRow:
     """Beginning of each segment as text; None to show no text."""
 
 
-def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
-    """Draw rows below each other. Segments have alternating shades; the rest of a row is padding.
+def tops_of(rows: Sequence[ShownRow]) -> list[int]:
+    """Return the place of each row in pixels below the first title; each group of rows has a title of its own."""
+    groups = accumulate(int(index > 0 and row.chosen != rows[index - 1].chosen) for index, row in enumerate(rows))
+    return [STEP * (index + 1 + group) for index, group in enumerate(groups)]
 
-    Branches of trees are lower than what they continue.
+
+def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
+    """Draw rows below each other, with a title above those of one reason.
+
+    Segments have alternating shades; the rest of a row is padding. Branches of trees are lower than what they continue.
     """
     shapes: dict[str, list[str]] = {}
     borders: list[str] = []
-    for index, row in enumerate(rows):
-        y = index * STEP
+    tops = tops_of(rows)
+    for y, row in zip(tops, rows, strict=True):
         ends = list(accumulate(row.extents))
+        shapes.setdefault("empty", []).append(_box(0, y, max_len, BAR))
         for number, (extent, end) in enumerate(zip(row.extents, ends, strict=True)):
             color = ("blue", "sky")[number % 2]
             place = end - extent
             for tokens, depth in row.nodes[number] if row.nodes and row.nodes[number] else [(extent, 0)]:
-                top = min(depth * _BRANCH, BAR - 2 * _TRAINED)  # a branch is lower than what it continues
-                shapes.setdefault(color, []).append(_box(place, y + top, tokens, BAR - top))
+                lower = min(depth * _BRANCH, BAR - 2 * _TRAINED)
+                shapes.setdefault(color, []).append(_box(place, y + lower, tokens, BAR - lower))
                 place += tokens
         if row.rest:
             shapes.setdefault("gray", []).append(_box(ends[-1], y, row.rest, BAR))
         for first, end in row.trained_runs:
             shapes.setdefault("orange", []).append(_box(first, y + BAR - _TRAINED, end - first, _TRAINED))
         borders += [f"M{end} {y}v{BAR}" for end in ends if end < max_len]
-    known = {"documents, in turn": "blue"}
+    known = {"documents": "blue"}
     known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
-    known |= {"lower: a branch": "blue"} if any(any(row.nodes) for row in rows) else {}
     entries, top = legend(known | {"padding": "empty"})
-    height = STEP * len(rows)
-    order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top
+    height = tops[-1] + STEP
+    order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top, and padding below
     area = element(
         "svg",
-        element("path", d="".join(_box(0, index * STEP, max_len, BAR) for index in range(len(rows))), fill="empty"),
         *(element("path", d="".join(shapes[color]), fill=color) for color in order),
         element(
             "path", d="".join(borders), fill="none", vector_effect="non-scaling-stroke", stroke_width=1, stroke="paper"
@@ -308,7 +276,9 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
         width=percentage(1 - _LABELS),
         height=height,
     )
-    names = [label(str(row.row), 0, top + index * STEP + 12, font_size=10) for index, row in enumerate(rows)]
+    names = [label(f"{row.row:,}", 0, top + y + 12, font_size=10) for y, row in zip(tops, rows, strict=True)]
+    starts = {row.chosen: y for y, row in zip(reversed(tops), reversed(rows), strict=True)}
+    names += [label(TITLES[chosen], 0, top + y - 7, "ink") for chosen, y in starts.items()]
     return Plot(title=title, height=top + height, body=entries + "".join(names) + area)
 
 

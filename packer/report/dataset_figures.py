@@ -64,7 +64,7 @@ class Figures:
     """Tokens with which documents repeat the beginning of another one of their record; None if none can."""
 
     saved_tokens: int | None = None
-    """Tokens that storing these beginnings once saves, or has saved with `--share-prefixes`."""
+    """Tokens that storing these beginnings once saves, or has saved with `--share-prefixes`; None if not counted."""
 
     row_lengths: tuple[Figures, ...] = ()
     """Figures of rows of several lengths, for a report; none if they cannot be derived from the rows that exist."""
@@ -107,6 +107,11 @@ class Figures:
     def segments(self) -> int:
         """Segments in the rows."""
         return self.totals.segments
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens that are in no row because trees store what documents begin with in common once."""
+        return self.saved_tokens or 0 if self.options.has_trees else 0
 
     @property
     def packing_factor(self) -> float:

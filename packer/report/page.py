@@ -14,13 +14,12 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from packer.report.charts import style_sheet
-from packer.report.comparison import Comparison
+from packer.report.charts import style_sheet, tops_of
 from packer.report.dataset_figures import Figures
+from packer.report.page_head import TOKENS_A_SECOND, cards, opening
 from packer.report.page_sections import BATCHES, SECTIONS
-from packer.report.plain_text import count_of, duration, number, percent, share
+from packer.report.plain_text import count_of, duration, share
 
-TOKENS_A_SECOND = 10_000  # on one GPU, until the reader enters another number
 _LISTED = 40  # segments in the table below the rows
 
 
@@ -34,7 +33,8 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
     script = _asset("script.js")
     page: str = _template().render(
         name=figures.name,
-        opening=_opening(figures),
+        opening=opening(figures),
+        cards=cards(figures),
         made_by=made_by,
         policy=(
             f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; "
@@ -42,7 +42,6 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
         ),
         style=style,
         script=script,
-        facts=_facts(figures),
         sections=sections,
         ways=_ways(figures),
         rate=TOKENS_A_SECOND,
@@ -52,44 +51,12 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
     return page + "\n"
 
 
-def _opening(figures: Figures) -> Iterator[str]:
-    """Yield the sentences that a reader sees first: what packing saves, and which row length the page is about."""
-    padding = figures.padding
-    packed = "are packed into" if figures.is_packed else "would be packed into"
-    times = padding.speedup(padding.batch_longest[BATCHES[0]])
-    fewer = f"{number(times)} times fewer" if times >= 1.05 else "no fewer"
-    yield (
-        f"{count_of(figures.documents, 'document')} {packed} {count_of(figures.rows, 'row')} of {figures.max_len:,} "
-        f"tokens: {fewer} tokens than padding in random batches of {BATCHES[0]}."
-    )
-    if figures.lengths_asked:
-        found = Comparison(by="max_len", outcomes=figures.row_lengths)
-        lengths = [f"{length.max_len:,}" for length in found.outcomes]
-        reason = "the smallest that suffices" if found.smallest is not None else "which cuts the fewest tokens"
-        yield (
-            f"Row lengths {', '.join(lengths[:-1])} and {lengths[-1]} are compared under "
-            f"\u201cWhich max_len?\u201d; everything else is for {figures.max_len:,}, {reason}."
-        )
-
-
-def _facts(figures: Figures) -> list[tuple[str, float, str, str]]:
-    """Return (name in `packer stats --json`, value, value in words, what it counts)."""
-    return [
-        ("documents", figures.documents, f"{figures.documents:,}", "documents"),
-        ("tokens", figures.tokens, f"{figures.tokens:,}", "tokens"),
-        ("rows", figures.rows, f"{figures.rows:,}", f"rows of {figures.max_len:,}"),
-        ("efficiency", figures.totals.efficiency, percent(figures.totals.efficiency), "filled"),
-        ("packing_factor", figures.packing_factor, number(figures.packing_factor), "documents a row"),
-        ("lower_bound", figures.totals.lower_bound, f"{figures.totals.lower_bound:,}", "rows at least"),
-    ]
-
-
 def _ways(figures: Figures) -> Iterator[tuple[str, str, float, int, str]]:
     """Yield (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
     padding = figures.padding
     ratios = {f"padded to {figures.max_len:,} tokens": padding.max_len}
-    ratios |= {f"padded to longest, batches of {size}": padding.batch_longest[size] for size in BATCHES}
-    ratios |= {f"grouped by length, batches of {size}": padding.group_by_length[size] for size in BATCHES}
+    ratios |= {f"batches of {size}, padded to the longest": padding.batch_longest[size] for size in BATCHES}
+    ratios |= {f"batches of {size}, sorted by length": padding.group_by_length[size] for size in BATCHES}
     for name, ratio in {**ratios, "packed": padding.packed}.items():
         tokens = round(figures.totals.tokens_packed / (1 - ratio))
         yield name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND)
@@ -99,8 +66,8 @@ def _row_data(figures: Figures) -> str:
     """Return what the script shows of segments, as JSON: for each row, values of all segments one after the other."""
     rows = [asdict(row) for row in figures.shown_rows]
     for row in rows:
-        del row["trained_runs"], row["nodes"]  # which only the plot shows
-    content = {"maxLen": figures.max_len, "rows": rows}
+        del row["trained_runs"], row["nodes"], row["chosen"]  # which only the plot shows
+    content = {"maxLen": figures.max_len, "tops": tops_of(figures.shown_rows), "rows": rows}
     # An element of HTML cannot be ended early, because < is written as an escape.
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
