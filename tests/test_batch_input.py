@@ -194,3 +194,20 @@ def test_a_step_that_trains_nothing_has_a_loss_of_zero(dataset):
     assert not any(gradient.any() for gradient in gradients(model).values())
     weighted = [packer.collate([row], loss_weights="sequence")]
     assert packer.num_items_in_batch(weighted) == 1
+
+
+def test_context_parallelism_of_accelerate_which_ignores_boundaries_is_refused(dataset):
+    accelerate = pytest.importorskip("accelerate")
+    state = pytest.importorskip("accelerate.state").AcceleratorState
+    try:
+        state(
+            cpu=True,
+            dynamo_plugin=accelerate.utils.TorchDynamoPlugin(),
+            parallelism_config=accelerate.ParallelismConfig(cp_size=2),
+            _from_accelerator=True,
+        )
+        with pytest.raises(PackerError, match="among cp_size=2 processes, and its attention ignores the boundaries"):
+            packer.collate([dataset[0]])
+    finally:
+        state._reset_state(reset_partial_state=True)
+    assert packer.collate([dataset[0]])["labels"].shape[0] == 1

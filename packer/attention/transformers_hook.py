@@ -218,7 +218,7 @@ class _FirstPass:
             )
 
 
-# The next two functions run while a model is traced, and add nothing to the compiled code. If compiled code updated
+# The next three functions run while a model is traced, and add nothing to the compiled code. If compiled code updated
 # this state itself, torch would guard it and recompile after every change.
 
 
@@ -230,6 +230,12 @@ def _note_call(layer: type[torch.nn.Module]) -> None:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _any_called(layers: tuple[type[torch.nn.Module], ...]) -> bool:
     return not _callers.isdisjoint(layers)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_replaced() -> bool:
+    """Return whether torch's context_parallel has replaced SDPA, as it does within its context."""
+    return torch.nn.functional.scaled_dot_product_attention.__module__.startswith("torch.distributed")
 
 
 def attention(
@@ -257,6 +263,7 @@ def attention(
     """
     _note_call(type(module))
     _check_boundaries(module, cu_seq_lens_q, tree)
+    _check_sequences(module, query)
     name, (rows, _, tokens, _) = type(module).__name__, query.shape
     if attention_mask is not None:
         raise PackerError(
@@ -347,6 +354,20 @@ def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None,
         raise PackerError(
             "torch.nn.DataParallel splits cu_seq_lens_q among the GPUs but not the rows that it belongs to: start one "
             "process per GPU, with torchrun --nproc-per-node or accelerate launch, or set CUDA_VISIBLE_DEVICES=0"
+        )
+
+
+def _check_sequences(module: torch.nn.Module, query: torch.Tensor) -> None:
+    """Raise PackerError if processes divide the tokens of the batch; they may divide heads, as local tensors."""
+    found, placements = "", getattr(query, "placements", None)
+    if _is_replaced():
+        found = "runs under torch's context_parallel, as of accelerate (cp_size)"
+    elif placements is not None:
+        found = f"gets a DTensor, placed as {placements}"
+    if found:
+        raise PackerError(
+            f"{type(module).__name__} {found}, but {IMPLEMENTATION} needs all tokens of a document in one process: "
+            "train with tensor or data parallelism, or in a trainer whose context parallelism has boundaries"
         )
 
 

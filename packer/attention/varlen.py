@@ -35,6 +35,9 @@ except (ImportError, TypeError):  # before torch 2.10, or while documentation is
     pass
 
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
+LARGEST_OFFSET = 2
+"""Largest position of the first token of a document: that of RoBERTa."""
+
 LARGEST_HEAD = 256
 """Largest head size that the kernel supports. It requires multiples of 8, to which other sizes are padded."""
 
@@ -62,7 +65,7 @@ def find_boundaries(
 
     Segments come from `cu_seq_lens`, `[segments + 1]` over all rows, with `max_length` tokens in the longest. Without
     `cu_seq_lens`, a segment starts where `position_ids`, `[rows, row_tokens]` or `[1, row_tokens]`, do not increase by
-    one.
+    one, and has to start at the first position, unlike a part of a document.
     """
     source = cu_seq_lens if cu_seq_lens is not None else position_ids
     if source is None:
@@ -124,6 +127,14 @@ def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.T
     is_start = torch.ones_like(positions, dtype=torch.bool)
     is_start[:, 1:] = positions.diff(dim=1) != 1
     starts = is_start.flatten().nonzero().flatten()
+    if not torch.compiler.is_compiling():
+        lowest, highest = map(int, positions.flatten()[starts].aminmax())
+        if lowest != highest or highest > LARGEST_OFFSET:
+            raise PackerError(
+                f"a segment begins at position {highest:,}, so it is a part of its document, as under context or "
+                "sequence parallelism: train with tensor or data parallelism; if it is a document, pass cu_seq_lens_q "
+                "and max_length_q"
+            )
     return torch.cat([starts, starts.new_tensor([rows * row_tokens])])
 
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS, TREE_INPUT_IDS
 from packer.errors import PackerError
-from packer.loader.batch_input import Tensors, as_tensors, rows_as_arrays
+from packer.loader.batch_input import Tensors, as_tensors, check_accelerate, rows_as_arrays
 from packer.loader.row_order import check_range
 from packer.loader.row_segments import (
     LossWeights,
@@ -68,6 +68,7 @@ class BatchFormat(ABC):
         if epoch is None:
             epoch = getattr(rows, "epoch", None) or 0
         check_range("epoch", epoch)
+        check_accelerate()
         arrays = rows_as_arrays(rows)
         if TREE_INPUT_IDS in arrays[0] and not isinstance(self, TreeBatch):
             raise PackerError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -42,6 +43,23 @@ def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
             _check_integers(row[name], f"{where} has {name}")
         found.append(row)
     return found
+
+
+def check_accelerate() -> None:
+    """Raise PackerError under accelerate's context parallelism, which drops masks and ignores boundaries.
+
+    Axolotl replaces it by its own, and is left alone.
+    """
+    state = sys.modules.get("accelerate.state")
+    if state is None or not state.is_initialized():
+        return
+    parallelism = getattr(state.AcceleratorState(), "parallelism_config", None)
+    prepare: Any = getattr(sys.modules["accelerate"].Accelerator, "_prepare_cp", None)
+    if parallelism is not None and parallelism.cp_enabled and prepare.__module__.startswith("accelerate"):
+        raise PackerError(
+            f"accelerate divides rows among cp_size={parallelism.cp_size} processes, and its attention ignores the "
+            "boundaries of documents there: set cp_size=1, or choose a trainer whose context parallelism has boundaries"
+        )
 
 
 def examples_as_rows(examples: Sequence[Mapping[str, Any]]) -> Rows:
