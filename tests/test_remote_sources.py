@@ -58,6 +58,7 @@ SOURCES = {
     "sequential": (lambda folder: write_stream(folder / "a.arrow", 1), {"algorithm": "sequential"}),
     "indexed": (lambda folder: write_indexed(folder / "a", in_one(documents(1)), "uint16"), {}),
     "sequences": (lambda folder: write_indexed(folder / "a", [documents(1), documents(2)]), {"document": "sequence"}),
+    "indexed skip": (lambda folder: write_indexed(folder / "a", in_one(documents(1))), {"on_error": "skip"}),
     "parquet": (lambda folder: pq.write_table(table(1), folder / "a.parquet", row_group_size=100), {}),
     "lines": (lambda folder: write_documents(folder / "a.jsonl", 1), {}),
     "saved": (lambda folder: datasets.Dataset(table(1)).save_to_disk(folder / "saved", num_shards=2), {}),

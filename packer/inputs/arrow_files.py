@@ -126,7 +126,8 @@ class ArrowReader(TableReader):
     def _read(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all record batches in order, with these columns."""
         if self.table is not None:
-            for arrays in self.table.read(range(len(self.table.ends)), columns):
+            lists = self.table.whole() if isinstance(self.table, MappedArrays) else self.table
+            for arrays in lists.read(range(len(lists.ends)), columns):
                 yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
             return
         assert self.path is not None

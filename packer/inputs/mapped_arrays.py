@@ -127,6 +127,15 @@ class MappedArrays:
             [(name, pa.large_list(pa.from_numpy_dtype(column.dtype))) for name, column in self.columns.items()]
         )
 
+    def whole(self) -> MappedArrays:
+        """Return the same lists with all of their values in memory, also if the files are in a store."""
+        columns = {}
+        for name, column in self.columns.items():
+            with reading(column.state.name):
+                path, empty = column.state.path, not column.owner.size
+                columns[name] = column if empty else column._replace(owner=map_whole(path))
+        return MappedArrays.of(columns, self.bounds, self.index)
+
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Yield the named columns of each record batch, whose offsets are made."""
         values = [self.columns[name].values for name in names]
