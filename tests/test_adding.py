@@ -104,10 +104,10 @@ def test_text_in_an_added_format_is_tokenized(numbers, tmp_path):
 def test_an_added_format_is_recognized_by_its_first_bytes_and_listed_in_messages(numbers, tmp_path):
     numbers.rename(tmp_path / "rows.bin")
     assert packer.pack(tmp_path / "rows.bin", tmp_path / "packed", max_len=64).totals.documents == len(DOCUMENTS)
-    (tmp_path / "other.bin").write_bytes(b"something else")
+    (tmp_path / "other").write_bytes(b"something else")
     words = r"it begins with b'somethin'\); supported formats are .* and Numbers \(\.numbers\)$"
     with pytest.raises(packer.PackerError, match=words):
-        packer.pack(tmp_path / "other.bin", tmp_path / "packed", max_len=64)
+        packer.pack(tmp_path / "other", tmp_path / "packed", max_len=64)
 
 
 def test_a_store_is_an_entry(source, packed, tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from tests.helpers.places import ROOT
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
-    "document": "sequence", "on_error": "skip",
+    "document": "sequence", "eos_id": 5, "dtype": "uint16", "on_error": "skip",
     "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
     "limit": ("images:16",), "align": 4, "untrained": "drop",

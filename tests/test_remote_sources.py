@@ -31,7 +31,7 @@ from tests.helpers.remote_sources import (
     write_stream,
 )
 from tests.helpers.small import forget_mirrors, shrink
-from tests.helpers.token_files import in_one, write_indexed
+from tests.helpers.token_files import in_one, write_array, write_indexed, write_lines_beside
 from tests.helpers.writing import write_ipc, write_lines
 
 MAX_LEN = 64
@@ -47,6 +47,12 @@ def texts(seed):
     return [" ".join(chance.choices(WORDS.split(), k=chance.randrange(1, 40))) for _ in range(200)]
 
 
+def write_olmo(folder):
+    path = write_array(folder / "token_ids_1.npy", documents(1), "int32")
+    write_lines_beside(path, documents(1))
+    write_array(folder / "labels_mask_1.npy", [[token % 2 for token in tokens] for tokens in documents(1)], "bool")
+
+
 SOURCES = {
     "stream": (lambda folder: [write_stream(folder / f"{n}.arrow", n) for n in range(3)], {}),
     "file": (lambda folder: write_stream(folder / "a.arrow", 1, stream=False), {}),
@@ -58,6 +64,8 @@ SOURCES = {
     "sequential": (lambda folder: write_stream(folder / "a.arrow", 1), {"algorithm": "sequential"}),
     "indexed": (lambda folder: write_indexed(folder / "a", in_one(documents(1)), "uint16"), {}),
     "sequences": (lambda folder: write_indexed(folder / "a", [documents(1), documents(2)]), {"document": "sequence"}),
+    "array": (lambda folder: write_array(folder / "a.bin", [*documents(1), [1]]), {"dtype": "uint16", "eos_id": 1}),
+    "masked array": (write_olmo, {"dtype": "int32"}),
     "indexed skip": (lambda folder: write_indexed(folder / "a", in_one(documents(1))), {"on_error": "skip"}),
     "parquet": (lambda folder: pq.write_table(table(1), folder / "a.parquet", row_group_size=100), {}),
     "lines": (lambda folder: write_documents(folder / "a.jsonl", 1), {}),

@@ -1,5 +1,6 @@
-"""Corpora of bare tokens give the documents that they hold: Megatron's .bin with .idx."""
+"""Corpora of bare tokens give the documents that they hold: Megatron's .bin with .idx, and arrays cut at EOS."""
 
+import gzip
 import json
 import pickle
 import re
@@ -16,9 +17,11 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.sources.read_documents import read_documents
+from packer.sources.spill import spill_source
 from tests.helpers.opening import open_source
+from tests.helpers.small import shrink
 from tests.helpers.sources import read_whole
-from tests.helpers.token_files import in_one, write_indexed
+from tests.helpers.token_files import in_one, write_array, write_indexed, write_lines_beside
 
 SEQUENCES = [[[5, 6, 7], [8]], [], [[1]], [[9], [], [2, 3]], [list(range(50))], [[4, 4]], []]
 DOCUMENTS = [[token for sequence in document for token in sequence] for document in SEQUENCES]
@@ -52,10 +55,12 @@ def test_documents_of_an_index_are_mapped_in_every_type_of_integers(tmp_path, dt
 @settings(max_examples=30)
 def test_a_document_is_what_the_index_calls_one_and_a_sequence_on_request(tmp_path_factory, documents):
     path = write_indexed(tmp_path_factory.mktemp("indexed") / "corpus", documents)
-    assert read(path) == [[token for sequence in document for token in sequence] for document in documents]
     sequences = [sequence for document in documents for sequence in document]
-    if sequences:
-        assert read(path, document="sequence") == sequences
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, mapped_lists=3, checked_sequences=2)
+        assert read(path) == [[token for sequence in document for token in sequence] for document in documents]
+        if sequences:
+            assert read(path, document="sequence") == sequences
 
 
 def test_an_index_is_packed_in_place_loaded_and_verified_by_each_of_its_names(tmp_path, monkeypatch, another_process):
@@ -249,3 +254,124 @@ def test_files_of_megatron_core_hold_what_its_own_reader_finds(tmp_path, dtype):
     ends = pairwise(found.document_indices.tolist())
     documents = [[token for sequence in sequences[first:last] for token in sequence] for first, last in ends]
     assert read(tmp_path / "a.idx") == documents
+
+
+# ---- bare arrays ----
+
+ENDED = [[5, 6, 9], [9], [1, 2, 9], [9], [*range(10, 60), 9]]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int32", "int64"])
+def test_documents_of_a_bare_array_end_in_eos(tmp_path, dtype):
+    for name in ("a.bin", "a.npy"):
+        path = write_array(tmp_path / name, ENDED, dtype)
+        assert read(path, dtype=dtype, eos_id=9) == ENDED
+        assert read(write_array(path, [*ENDED, [3, 4]], dtype), dtype=dtype, eos_id=9) == [*ENDED, [3, 4]]
+        assert read(write_array(path, [[9]], dtype), dtype=dtype, eos_id=9) == [[9]]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40).filter(lambda tokens: 3 in tokens), st.integers(1, 9))
+@settings(max_examples=25)
+def test_a_bare_array_is_cut_after_every_eos(tmp_path_factory, tokens, together):
+    path = write_array(tmp_path_factory.mktemp("array") / "a.bin", [tokens])
+    documents = [[]]
+    for token in tokens:
+        if documents[-1][-1:] == [3]:
+            documents.append([])
+        documents[-1].append(token)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, searched_tokens=together, mapped_lists=2)
+        assert read(path, dtype="uint16", eos_id=3) == documents
+
+
+def test_arrays_with_a_header_say_their_type(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([1, 2, 9, 3, 9], np.uint32))
+    assert read(tmp_path / "a.npy", eos_id=9) == [[1, 2, 9], [3, 9]]
+    header = struct.pack("<256i", 20240520, 1, 5, *[0] * 253)
+    write_array(tmp_path / "fineweb_train_000001.bin", [[1, 2, 9], [3, 9]], "uint16", header)
+    assert read(tmp_path / "fineweb_train_000001.bin", eos_id=9) == [[1, 2, 9], [3, 9]]
+
+
+def test_lines_beside_an_array_say_where_documents_end_unless_eos_is_named(tmp_path, caplog):
+    caplog.set_level("INFO", logger="packer")
+    documents = [[1, 9, 2], [3], [], [4, 5, 9]]
+    path = write_array(tmp_path / "part.npy", documents, "uint32")
+    write_lines_beside(path, documents)
+    assert read(path, dtype="uint32") == documents
+    assert read(path, dtype="uint32", eos_id=9) == [[1, 9], [2, 3, 4, 5, 9]]
+    assert "part.npy: 2 documents end in EOS (9)" in caplog.text
+    read(write_array(tmp_path / "b.bin", [*documents, [7, 7]]), dtype="uint16", eos_id=9)
+    assert "b.bin: 2 tokens after the last EOS are a document, too" in caplog.text
+
+
+def test_masks_of_olmo_become_labels(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for number, masks in enumerate([[[1, 0, 1], [1, 1]], [[1, 1, 1], [1, 1]]]):
+        path = write_array(data / f"token_ids_part_{number}.npy", [[1, 2, 9], [3, 9]], "uint32")
+        write_array(data / f"labels_mask_part_{number}.npy", masks, "bool")
+        documents, labels = read_whole(spill_source(open_source(path, dtype="uint32", eos_id=9), tmp_path / "spill"))
+        assert documents == [[1, 2, 9], [3, 9]]
+        assert labels == (None if number else [[1, -100, 9], [3, 9]])
+    manifest = packer.pack(data, tmp_path / "out", max_len=8, dtype="uint32", eos_id=9, sync=False)
+    assert [file.name for file in manifest.source.files] == ["token_ids_part_0.npy", "token_ids_part_1.npy"]
+    assert sum(shard.trained for shard in manifest.shards) == 5
+    assert not list(packer.verify(tmp_path / "out", data))
+
+
+def test_a_folder_of_arrays_is_packed_in_place_by_splits(tmp_path):
+    (tmp_path / "data").mkdir()
+    for name, documents in (("train", ENDED), ("val", ENDED[:2])):
+        write_array(tmp_path / "data" / f"{name}.bin", documents)
+    options = {"max_len": 64, "split": "train", "dtype": "uint16", "eos_id": 9, "sync": False}
+    copied = packer.pack(tmp_path / "data", tmp_path / "copy", **options)
+    packer.pack(tmp_path / "data", tmp_path / "index", index_only=True, **options)
+    assert [file.name for file in copied.source.files] == ["train.bin"]
+    assert copied.totals.documents == len(ENDED)
+    indexed = pickle.loads(pickle.dumps(packer.load(tmp_path / "index", source=tmp_path / "data")))
+    assert _rows(indexed) == _rows(packer.load(tmp_path / "copy"))
+    for packed in ("copy", "index"):
+        assert not list(packer.verify(tmp_path / packed, tmp_path / "data"))
+
+
+ARRAYS = {
+    "pack a.bin": "a.bin is a bare array, in which no document begins or ends: give --dtype and --eos-id for tokens",
+    "pack a.bin --dtype uint16": "a.bin is a bare array, in which no document begins or ends: give --eos-id for tokens",
+    "pack a.bin --eos-id 9": "a.bin is a bare array, in which no document begins or ends: give --dtype and --eos-id",
+    "pack a.bin --dtype uint16 --eos-id 70000": "a.bin: --eos-id 70000 is none of its 59 tokens",
+    "pack a.bin --dtype int64 --eos-id 9": "a.bin: 118 bytes, which are no int64 of 8 bytes: correct --dtype",
+    "pack a.bin --dtype float32 --eos-id 9": "'float32' is not one of",
+    "pack n.npy --dtype uint16 --eos-id 9": "--dtype uint16: by its header, n.npy holds uint32: leave --dtype out",
+    "pack f.npy --eos-id 9": "f.npy: float64 of shape [2]; expected token ids in one dimension",
+    "pack two.npy --eos-id 9": "two.npy: int64 of shape [1, 2]; expected token ids in one dimension",
+    "pack cut.bin --eos-id 9": "cut.bin: 8 bytes, which are no uint16 of 2 bytes",
+    "pack gap.npy --dtype uint16": "gap.npy (gap.csv.gz): document 1 has the tokens 4 to 4, where token 3 follows the",
+    "pack short.npy --dtype uint16": "short.npy (short.csv.gz): its documents have 3 tokens, and the array has 59",
+    "pack words.npy --dtype uint16": "words.npy: cannot be read, truncated or corrupt: In CSV column #0",
+    "pack token_ids_1.npy --dtype uint16 --eos-id 9": "labels_mask_1.npy: 3 values, and token_ids_1.npy has 59 tokens",
+    "pack empty.bin --dtype uint16 --eos-id 9": "empty dataset: 0 documents in 1 file(s)",
+    "pack c.jsonl --dtype uint16": "--dtype uint16: c.jsonl has no bare array, .npy or .bin: leave it out",
+    "pack c.jsonl --eos-id 9": "--eos-id 9: c.jsonl has no bare array, .npy or .bin: leave it out",
+    "pack a.bin --pairs": "a.bin holds token ids and no other columns: leave out options that read text or numbers",
+}
+
+
+@pytest.mark.parametrize("words", ARRAYS)
+def test_an_array_that_cannot_be_cut_into_documents_is_refused(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.bin", "gap.npy", "short.npy", "words.npy", "token_ids_1.npy"):
+        write_array(tmp_path / name, ENDED)
+    (tmp_path / "gap.csv.gz").write_bytes(gzip.compress(b"0,3\n4,5\n5,59\n"))
+    (tmp_path / "short.csv.gz").write_bytes(gzip.compress(b"0,3\n"))
+    (tmp_path / "words.csv.gz").write_bytes(gzip.compress(b"start,end\n0,59\n"))
+    (tmp_path / "labels_mask_1.npy").write_bytes(b"\1\1\0")
+    (tmp_path / "empty.bin").write_bytes(b"")
+    (tmp_path / "cut.bin").write_bytes(struct.pack("<ii", 20240520, 1))
+    (tmp_path / "c.jsonl").write_text('{"input_ids": [1, 2]}\n')
+    np.save(tmp_path / "n.npy", np.array([1, 9], np.uint32))
+    np.save(tmp_path / "f.npy", np.array([1.0, 9.0]))
+    np.save(tmp_path / "two.npy", np.array([[1, 9]]))
+    done = CliRunner().invoke(cli, [*words.split(), "--max-len", "16", "-o", "out"])
+    assert done.exit_code in (1, 2), done.output
+    assert ARRAYS[words] in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -177,6 +177,8 @@ class Columns(NamedTuple):
     widths: Mapping[str, int] = {}
     numbers: tuple[str, ...] = ()  # columns of `extra` that hold numbers
     by_sequence: bool = False  # whether each sequence of an indexed file is a document
+    eos_id: int | None = None  # token that ends each document of a bare array
+    dtype: str | None = None  # type of the tokens in a bare array
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
         """Return all columns to read, in order."""

@@ -85,6 +85,13 @@ FORMATS: dict[str, InputFormat] = {
         alone=True,
         reader="packer.inputs.indexed_files.IndexedReader",
     ),
+    "array": InputFormat(
+        title="bare arrays",
+        endings=(".npy", ".bin"),
+        magic=(b"\x93NUMPY",),
+        alone=True,
+        reader="packer.inputs.bare_arrays.BareArrayReader",
+    ),
     "csv": InputFormat(
         title="CSV",
         endings=(".csv",),

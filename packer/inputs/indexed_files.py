@@ -27,7 +27,7 @@ from packer.stores import AnyPath
 MAGIC = b"MMIDIDX\0\0"
 """First bytes of an `.idx` file."""
 
-TOKENS = ".bin"
+BIN = ".bin"
 """Ending of the file of tokens beside an `.idx` file."""
 
 _HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the tokens, sequences, entries of documents
@@ -62,7 +62,7 @@ class IndexedReader(Reader):
     @classmethod
     def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists:
         """Map both files, and check that the sequences follow one another and fill the file of tokens."""
-        tokens, tokens_name = path.with_suffix(TOKENS), name.removesuffix(path.suffix) + TOKENS
+        tokens, tokens_name = path.with_suffix(BIN), name.removesuffix(path.suffix) + BIN
         with reading(name):
             if not tokens.is_file():
                 raise SourceError(f"{name}: there is no {tokens_name}, which holds its tokens; put it beside it")

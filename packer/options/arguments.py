@@ -18,6 +18,8 @@ class StatsArguments(TypedDict, total=False):
     input_column: str
     labels_column: str
     document: choices.Document
+    eos_id: int | None
+    dtype: choices.TokenType | None
     on_error: choices.OnError
     eos: bool
     pairs: bool

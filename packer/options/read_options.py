@@ -59,6 +59,17 @@ class ReadOptions(JsonRecord):
         "What is a document in Megatron's .idx: what it calls a document, or each of its sequences.",
         READING,
     )
+    eos_id: int | None = option(
+        None,
+        "Token that ends each document of a bare array of tokens (.npy, .bin).",
+        READING,
+        most=2**31 - 1,
+    )
+    dtype: choices.TokenType | None = option(
+        None,
+        "Type of the tokens in a bare array without a header.",
+        READING,
+    )
     on_error: choices.OnError = option(
         "error",
         "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
@@ -179,7 +190,7 @@ class ReadOptions(JsonRecord):
         else:
             remedy = "name the text with --text-column, or leave --tokenizer out"
             yield ["input_column", "labels_column"], f", but tokens and labels come from the tokenizer: {remedy}"
-            yield ["document"], ", which is for tokens: leave it out, or --tokenizer"
+            yield ["document", "eos_id", "dtype"], ", which is for tokens: leave it out, or --tokenizer"
             remedy = "leave it out, or keep a value per document with --keep"
             yield ["keep_tokens"], f", and text has no values per token: {remedy}"
         if self.holdout is not None and self.holdout >= 1:

@@ -11,11 +11,12 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from packer.errors import OtherSourceError, PackerError
+from packer.inputs.bare_arrays import OLMO_MASKS, OLMO_TOKENS
 from packer.inputs.documents import reading
 from packer.inputs.format_reader import Reader
 from packer.inputs.formats import FORMATS, ending_of, format_by_name, format_of, known_formats, require_regular
@@ -31,7 +32,7 @@ from packer.inputs.hugging_face import (
     no_splits,
     table_reader,
 )
-from packer.inputs.indexed_files import TOKENS
+from packer.inputs.indexed_files import BIN
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
@@ -79,7 +80,7 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
 def _find_several(source: PathList, split: str | None) -> Found:
     """Find the files of several paths. A split is chosen in every folder, and does not concern single files."""
     named = set(map(str, source.paths))  # a shell that expands a wildcard names both files of an index
-    paths = [path for path in source.paths if not (str(path).endswith(TOKENS) and str(_index_of(path)) in named)]
+    paths = [path for path in source.paths if not (str(path).endswith(BIN) and str(_index_of(path)) in named)]
     folders = [_is_folder(path) for path in paths]
     if split is not None and not any(folders):
         raise no_splits(f"{source} are files", split)
@@ -107,7 +108,7 @@ _MADE_OF = {
 def _index_of(path: AnyPath | str) -> AnyPath:
     """Return the path of the `.idx` beside a `.bin`; Megatron also names both files by their path without an ending."""
     path = any_path(path)
-    return path.parent / f"{path.name.removesuffix(TOKENS)}.idx"
+    return path.parent / f"{path.name.removesuffix(BIN)}.idx"
 
 
 def _is_folder(path: str | Path) -> bool:
@@ -123,7 +124,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
         if isinstance(path, RemotePath):
             path = path.pinned() if path.is_file() else listed(path)
         is_folder, exists = path.is_dir(), path.exists()
-        if not is_folder and (path.suffix == TOKENS or not exists) and _index_of(path).is_file():
+        if not is_folder and (path.suffix == BIN or not exists) and _index_of(path).is_file():
             path, exists = _index_of(path), True
     if is_folder:
         return _find_in_folder(path, split)
@@ -203,7 +204,14 @@ def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
             f"{name} contains {len(saved)} saved dataset(s): {', '.join(sorted(saved)[:5])}; "
             "give one of them as the source"
         )
-    return sorted(_main_files(found), key=_name_bytes)
+    names = set(map(str, found))
+    return sorted(_main_files([file for file in found if not _is_part(file, names)]), key=_name_bytes)
+
+
+def _is_part(file: AnyPath, names: Collection[str]) -> bool:
+    """Whether a file in a folder is read with another: tokens with their `.idx`, or a mask with its tokens."""
+    tokens = file.parent / file.name.replace(OLMO_MASKS, OLMO_TOKENS, 1)
+    return (file.suffix == BIN and str(_index_of(file)) in names) or (file != tokens and str(tokens) in names)
 
 
 def _main_files(files: list[AnyPath]) -> list[AnyPath]:

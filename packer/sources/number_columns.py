@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
+from packer.inputs.array_header import ARRAY_COLUMN, read_header
 from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
 from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
@@ -35,9 +35,6 @@ from packer.token_memory.token_column import NO_BYTES
 
 ARRAY = ".npy"
 """Ending of files of NumPy that hold an array."""
-
-ARRAY_COLUMN = "lengths"
-"""Column name that stands for the array of a .npy file."""
 
 _LISTS = "input_ids"
 
@@ -72,7 +69,7 @@ def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
     if not path.is_file():
         raise PackerError(f"{path}: no such file; check the path")
     with reading(path.name), path.open("rb") as file:
-        shape, dtype = _header(file)
+        shape, dtype = read_header(file)
         if len(shape) != 1 or dtype.kind not in "iu":
             raise SourceError(f"{path.name}: {dtype} of shape {list(shape)}; expected whole numbers in one dimension")
         content = file.read()
@@ -88,19 +85,6 @@ def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
         raise SourceError(f"{path.name} row {fault.row}: {fault.message}") from None
     documents = _input(SourceFile(name=path.name, bytes=path.stat().st_size), path, [lengths], {})
     return Source(name=path.name, inputs=(documents,), columns=Columns(_LISTS, ""))
-
-
-def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-    """Read the header of a .npy file; return the shape and type of its array. A ValueError says that it is damaged."""
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    version = np.lib.format.read_magic(file)
-    if version not in read:
-        raise ValueError(f"a .npy file of version {'.'.join(map(str, version))}; expected 1.0 or 2.0")
-    try:
-        shape, _, dtype = read[version](file)
-    except Exception as error:  # NumPy evaluates the header as Python: TokenError, OverflowError, AttributeError ...
-        raise ValueError(f"the header does not describe an array ({type(error).__name__})") from error
-    return shape, dtype
 
 
 def _of_reader(reader: Reader, column: str, columns: Columns) -> MappedLists:

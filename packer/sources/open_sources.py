@@ -15,7 +15,7 @@ from packer.paths import PathList
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources.find_source import find_source
-from packer.sources.number_columns import ARRAY_COLUMN, is_array_file, open_array, open_lengths, with_numbers
+from packer.sources.number_columns import is_array_file, open_array, open_lengths, with_numbers
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source
 from packer.sources.tokenized_source import open_tokens
@@ -49,13 +49,7 @@ def open_source(source: SourceLike, options: ReadOptions) -> Source:
 
     Raises a PackerError if the source is missing, unreadable or lacks a column.
     """
-    if is_array_file(source):
-        if options.lengths_column is None:
-            raise PackerError(
-                f"{source} is a bare array, in which no document begins or ends: of tokens, write Arrow or Parquet "
-                f"with a list for each document in the column '{options.input_column}'; if it holds the lengths of "
-                f"documents, give it as --lengths {source} (in Python: lengths_column='{ARRAY_COLUMN}')"
-            )
+    if is_array_file(source) and options.lengths_column is not None:
         opened = open_array(any_path(str(source)), options.value_columns)
     elif options.lengths_column is not None:
         opened = open_lengths(find_source(source, options.split), options.lengths_column, options.value_columns)

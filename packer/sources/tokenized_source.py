@@ -33,10 +33,7 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     """
     keep, per_token, skips = options.value_columns, options.keep_tokens, options.on_error == "skip"
     refuse_masks((*keep, *per_token))
-    if options.document == "sequence" and not any(name.endswith(".idx") for _, name in found.files):
-        raise PackerError(
-            f"--document sequence: {found.name} has no .idx of Megatron, and only these have sequences: leave it out"
-        )
+    _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
         return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at_turns and TURN_STARTS not in keep else ()
@@ -48,11 +45,25 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
         per_token,
         numbers=numbers,
         by_sequence=options.document == "sequence",
+        eos_id=options.eos_id,
+        dtype=options.dtype,
     )
     opened = _opened(found, columns, skips=skips)
     if columns.labels != "labels" and not opened.has_labels:
         raise PackerError(f"{opened.name}: no labels column '{columns.labels}'; name one that exists")
     return opened
+
+
+def _refuse_unused(found: Found, options: ReadOptions) -> None:
+    """Raise a PackerError if an option is for files of another format than all of the source."""
+    endings = {path.suffix for path, _ in found.files}
+    if options.document == "sequence" and ".idx" not in endings:
+        raise PackerError(
+            f"--document sequence: {found.name} has no .idx of Megatron, and only these have sequences: leave it out"
+        )
+    for name, value in (("--eos-id", options.eos_id), ("--dtype", options.dtype)):
+        if value is not None and not endings & {".npy", ".bin"}:
+            raise PackerError(f"{name} {value}: {found.name} has no bare array, .npy or .bin: leave it out")
 
 
 def refuse_masks(keep: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Writers of the files of tokens that other tools write, by their published layout alone."""
 
+import gzip
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -54,3 +55,16 @@ def read_indexed(path: Path) -> list[list[int]]:
     read = [np.frombuffer(tokens, dtype, *span).tolist() for span in zip(lengths, places, strict=True)]
     assert sum(lengths) * dtype.itemsize == len(tokens)
     return [[token for sequence in read[first:last] for token in sequence] for first, last in pairwise(documents)]
+
+
+def write_array(path: Path, documents: Sequence[Sequence[int]], dtype: str = "uint16", header: bytes = b"") -> Path:
+    """Write the tokens of documents one after the other, as flat arrays of OLMo and nanoGPT are."""
+    path.write_bytes(header + np.array([token for tokens in documents for token in tokens], dtype).tobytes())
+    return path
+
+
+def write_lines_beside(path: Path, documents: Sequence[Sequence[int]]) -> None:
+    """Write the `.csv.gz` that OLMo's tokenizer writes beside an array: start, end, id, source, and number."""
+    ends = [0, *accumulate(map(len, documents))]
+    lines = (f'{start},{end},"id, {start}",a.jsonl.gz,{number}\n' for number, (start, end) in enumerate(pairwise(ends)))
+    path.with_suffix(".csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
