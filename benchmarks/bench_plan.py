@@ -1,7 +1,7 @@
 """Seconds and memory of planning: from a file of document lengths to a plan that says which rows every shard holds.
 
     python benchmarks/bench_plan.py 1e5 1e6 1e7 1e8 1e9
-    python benchmarks/bench_plan.py 1e6 --peers          # needs pip install "packer-llm[bench]"
+    python benchmarks/bench_plan.py 1e6 --peers          # needs the extra "bench"
 
 Lengths are drawn log-normal (median 245 tokens, sigma 1, capped at 20,000; what is longer than max_len is split), and
 lie in a file that is mapped. Each number of documents has a process of its own, which plans once untimed, so that the

@@ -48,6 +48,11 @@ class SourceError(PackerError):
     """
 
 
+def extra(name: str) -> str:
+    """Return how to install the packages of an extra, for a message."""
+    return f'install packer with its extra "{name}", in a checkout by pip install ".[{name}]"'
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its type if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

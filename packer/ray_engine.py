@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from packer.engine import Engine, Result
-from packer.errors import PackerError, first_line
+from packer.errors import PackerError, extra, first_line
 from packer.progress import raise_if_interrupted
 
 RETRIES = 3
@@ -38,7 +38,7 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
     try:
         import ray
     except ImportError:
-        raise PackerError('--engine ray needs Ray: pip install "packer-llm[ray]"') from None
+        raise PackerError(f"--engine ray needs Ray: {extra('ray')}") from None
     begun_here = not ray.is_initialized()
     if begun_here:
         started = {} if address is not None else {"num_cpus": workers, "include_dashboard": False}

@@ -465,4 +465,5 @@ def test_a_mask_that_lets_some_tokens_see_the_next_is_refused():
 def test_what_is_not_installed_is_named(missing, call):
     code = f"import sys; sys.modules[{missing!r}] = None; import packer; packer.attention.{call}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f'PackerError: {missing} is not installed: pip install "packer-llm[torch]" transformers' in done.stderr
+    remedy = 'install packer with its extra "torch", in a checkout by pip install ".[torch]"'
+    assert f"PackerError: {missing} is not installed: {remedy}" in done.stderr

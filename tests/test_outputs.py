@@ -21,10 +21,12 @@ import packer
 from packer.cli import demo_command
 from packer.output import replace_folder
 from packer.stores import local_files
+from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.kills import kill
 from tests.helpers.pack import hashes, made_documents, save_arrow
 from tests.helpers.refusals import save, table
+from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 
 DOCUMENTS = made_documents(300)
@@ -444,6 +446,26 @@ def held(lock: Path):
     assert other.stdout.readline() == "held\n"
     yield
     other.communicate("\n")
+
+
+@pytest.mark.parametrize("command", ["tokenize", "pack"])
+def test_an_output_that_another_process_has_taken_over_ends_the_work_at_once(tmp_path, monkeypatch, command):
+    """It is not decoded to the end first."""
+    shrink(monkeypatch, record_block=2000, json_block=2000)
+    record = {"text": "fox " * 50} if command == "tokenize" else {"input_ids": [1] * 50}
+    write_lines(tmp_path / "source.jsonl", [record] * 1000)
+    tokenizer, out, told = save_tokenizer(tmp_path / "tokenizer"), tmp_path / "out", []
+
+    def take_over(stage: str, done: int, total: int) -> None:
+        told.append(done)
+        for folder in (*tmp_path.glob(".out*"), out):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    options = {"tokenizer": tokenizer} if command == "tokenize" else {"max_len": 64}
+    with pytest.raises(packer.PackerError, match="out was finished, removed or started again by another packer"):
+        getattr(packer, command)(tmp_path / "source.jsonl", out, workers=1, progress=take_over, **options)
+    assert len(told) == 1
+    assert told[0] < 900
 
 
 def test_an_output_in_use_by_another_process_is_refused(tmp_path):

@@ -315,7 +315,28 @@ def test_credentials_that_end_in_the_middle_are_one_line_and_the_pack_resumes(
 
 def test_a_bucket_that_is_missing_is_one_line(source, bucket):
     told = refusal(source, "s3://no-such-bucket/set")
-    assert told.startswith("s3://no-such-bucket/set: there is no such bucket: ")
+    assert told == ("s3://no-such-bucket: there is no such bucket: create it, or check the name and AWS_ENDPOINT_URL")
+
+
+def test_a_store_that_cannot_be_reached_is_one_line_with_its_address(source, tmp_path, monkeypatch):
+    """It does not say that anything resumes: nothing has begun."""
+    shrink(monkeypatch, first_pause=0.01, retries=0)
+    address = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for name, value in address.items():
+        monkeypatch.setenv(name, value)
+    why = (
+        "the store cannot be used (nothing answers at http://127.0.0.1:9: check AWS_ENDPOINT_URL and the network, "
+        "tried 4 times)"
+    )
+    for command, place in (
+        (("pack", source, "-o", "s3://unreachable/set"), "s3://unreachable/set/manifest.json"),
+        (("pack", "s3://unreachable/a.parquet", "-o", tmp_path / "out"), "s3://unreachable/a.parquet"),
+        (("stats", "s3://unreachable/set"), "s3://unreachable/set/manifest.json"),
+    ):
+        done = run(*command, "--max-len", 64)
+        assert (done.exit_code, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        assert line.removesuffix(": repeat the same command when that is fixed") == f"packer: {place}: {why}"
 
 
 def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tmp_path):
@@ -506,7 +527,7 @@ def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
     store_server.faults()
     assert re.fullmatch(
         r"s3://bucket-\d+/set\S*: the store cannot be used \(no answer within 2 seconds, tried 2 times\): "
-        "repeat the same command when that is fixed: it resumes where it stopped",
+        f"repeat the same command when that is fixed{': it resumes where it stopped' * (after > 0)}",
         told,
     )
     assert took < 50  # of 100 seconds that a single request takes

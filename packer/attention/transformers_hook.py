@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from packer.errors import PackerError
+from packer.errors import PackerError, extra
 
 try:
     import torch
     import transformers
     from transformers import PreTrainedModel
 except ImportError as error:
-    raise PackerError(f'{error.name} is not installed: pip install "packer-llm[torch]" transformers') from error
+    raise PackerError(f"{error.name} is not installed: {extra('torch')}") from error
 
 from packer.attention.rope import check_longest_segment, rope_limit, use_document_frequencies
 from packer.attention.trees import check_tree, longest_path, tree_attention, tree_obstacle

@@ -12,7 +12,6 @@ import click
 
 from packer.cli.checking_commands import verify
 from packer.cli.command import command
-from packer.cli.figures_commands import stats
 from packer.cli.printing import echo
 from packer.cli.writing_commands import pack
 from packer.errors import PackerError
@@ -84,28 +83,28 @@ def write_corpus(folder: Path) -> Path:
 def demo(output: Path, max_len: int) -> None:
     """Pack the source files of this machine's Python standard library; nothing is downloaded.
 
-    It trains a byte-level BPE tokenizer on the files and runs stats, pack, verify and one batch of the loader.
+    It trains a byte-level BPE tokenizer on the files, and runs pack and verify.
     """
-    from packer.loader.collating import batches
-    from packer.loader.load import load
+    from packer.report.plain_text import share
+    from packer.shards.reader import read_manifest
 
     output = local_output(output, "packer demo")
     source, packed = str(output / "stdlib.arrow"), str(output / f"stdlib-packed-{max_len}")
     try:
         if output.is_dir() and any(output.iterdir()) and not (output / _MARK).is_file():
             raise PackerError(f"{output} exists and was not made by packer demo: choose another --output")
-        echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
+        echo("Tokenizing the Python standard library ...")
         write_corpus(output)
     except OSError as error:
         raise PackerError(f"{error.filename or output}: {error.strerror}: choose another --output") from error
-    _run(stats, source, "--max-len", str(max_len))
     _run(pack, source, "--max-len", str(max_len), "--output", packed, "--overwrite")
     _run(verify, packed, "--source", source)
 
-    echo(f'\n>>> next(packer.batches(packer.load("{packed}"), rows=4))')
-    for name, value in next(batches(load(packed), rows=4, tensors="numpy")).items():
-        echo(f"{name:16} {value.dtype} {value.shape}" if hasattr(value, "shape") else f"{name:16} {value}")
-    echo(f"\nOne row as text: packer show {packed} 0 --tokenizer {output / 'tokenizer.json'}")
+    totals = read_manifest(Path(packed)).totals
+    padded = 1 - totals.tokens_packed / (totals.segments * max_len)
+    echo(f"\nPadding: {share(padded)} with each document in rows of its own, {share(1 - totals.efficiency)} packed.")
+    echo(f"More figures: packer stats {source}")
+    echo(f"A row as text: packer show {packed} --tokenizer {output / 'tokenizer.json'}")
 
 
 def _run(command: click.Command, *arguments: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS, input_ids_in
-from packer.errors import PackerError
+from packer.errors import PackerError, extra
 from packer.loader.row_segments import Rows
 
 Tensors = Literal["torch", "numpy"]
@@ -141,7 +141,7 @@ def as_tensors(tensors: Tensors, batch: object) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise PackerError('torch is not installed: pip install "packer-llm[torch]", or use tensors="numpy"') from error
+        raise PackerError(f'torch is not installed: {extra("torch")}, or use tensors="numpy"') from error
 
     def convert(value: object) -> object:
         if isinstance(value, tuple | list):

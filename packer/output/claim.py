@@ -306,10 +306,10 @@ def _is_alive(output: Output, patience: float | None = None) -> bool:
 
 def finish_interrupted(out: AnyPath) -> None:
     """Finish what a process was doing to a dataset when it was killed: a replacement, or the removal of leftovers."""
-    if isinstance(out, RemotePath):
-        _finish_removal(out)
-    else:
+    if not isinstance(out, RemotePath):
         replace_folder.restore(out, PACKED)
+    elif PACKED.is_complete(out):
+        _finish_removal(out)
 
 
 def _finish_removal(out: RemotePath) -> None:

@@ -37,6 +37,7 @@ from packer.checkpoints import Checkpoint, Checkpoints
 from packer.errors import UNREADABLE, PackerError
 from packer.manifest_fields import REJECTED, ShardEntry
 from packer.output.request import Request, difference
+from packer.progress import Progress
 from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
@@ -168,6 +169,15 @@ class Output:
         """Raise a PackerError if a local folder was removed, or begun again by another process."""
         if isinstance(self.store, Folder):
             self.store.check_claim()
+
+    def watched(self, progress: Progress) -> Progress:
+        """Return a callback that also ends the work as soon as a local folder belongs to another process."""
+
+        def tell(stage: str, done: int, total: int) -> None:
+            self.check_claim()
+            progress(stage, done, total)
+
+        return tell
 
     def check_request(self) -> None:
         """Raise a PackerError if another command has started an output in object storage again, or has finished it.

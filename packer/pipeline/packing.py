@@ -101,10 +101,11 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
     If the source has changed since the interrupted run, `job.overwrite` discards its plan.
     """
     request, progress = request_of(opened, options.to_dict()), job.progress
-    with system_errors(out, resumes=True):
-        # Return a dataset that is complete.
+    # Return a dataset that is complete.
+    with system_errors(out, resumes=False):
         if (found := found_complete(out, opened, request, job)) is not None:
             return found
+    with system_errors(out, resumes=True):
         try:
             # Only a plan of the same rules is resumed.
             begun = replace(request, options={**request.options, "plan_version": PLAN_VERSION})
@@ -157,7 +158,7 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
 def _decoded(opened: Source, work: Work, options: PackOptions, progress: Progress) -> Source:
     check_decoding(work.output, opened, options, work.engine.workers)
     set_moment(opened, work.output.checkpoints, work.engine)
-    return spill_source(opened, work.output.spill, progress, engine=work.engine)
+    return spill_source(opened, work.output.spill, work.output.watched(progress), engine=work.engine)
 
 
 def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:

@@ -171,7 +171,7 @@ def _write(
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder, pieces, names)
     check_tokenizing(folder, opened)
-    spilled = spill_source(opened, folder.spill, progress, engine=engine)
+    spilled = spill_source(opened, folder.spill, folder.watched(progress), engine=engine)
     watch.check()
     documents = read_documents(spilled)
     warn_of_unstopped(documents.counts)

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from packer.errors import PackerError
+from packer.errors import PackerError, extra
 from packer.progress import raise_if_interrupted
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
     try:
         from obstore import exceptions
     except ImportError:
-        raise PackerError(f'{name} needs the package obstore: pip install "packer-llm[store]"') from None
+        raise PackerError(f"{name} needs the package obstore: {extra('store')}") from None
     store, begun, pause, silent = name.split("/")[2], time.monotonic(), _FIRST_PAUSE, 0
     if begun < _left_alone_until.get(store, begun):
         raise StoreError(f"{name}: the store cannot be used ({_no_answer()}, tried {_SILENT_TRIES} times)")
@@ -86,7 +86,8 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
             raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
         except (exceptions.BaseError, OSError) as error:
             if "NoSuchBucket" in str(error):
-                raise StoreError(f"{name}: there is no such bucket") from error
+                remedy = f"create it, or check the name{' and AWS_ENDPOINT_URL' if _endpoint() else ''}"
+                raise PackerError(f"{'/'.join(name.split('/')[:3])}: there is no such bucket: {remedy}") from error
             if "status: 403" in str(error):  # of a list, which obstore does not tell from other errors
                 raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
             silent += _is_silent(error)
@@ -119,6 +120,9 @@ def reason_of(error: BaseException) -> str:
     """Return the innermost reason of an error in one short line."""
     if _is_silent(error):
         return _no_answer()
+    if "error sending request" in str(error):
+        check = f"at {_endpoint()}: check AWS_ENDPOINT_URL and" if _endpoint() else "there: check"
+        return f"nothing answers {check} the network"
     lines = [line.strip() for line in str(error).split("Debug source")[0].splitlines() if line.strip()]
     text = _PREAMBLE.sub("", " ".join(lines)) or type(error).__name__
     code, message = (re.search(f"<{name}>([^<]*)", text) for name in ("Code", "Message"))
