@@ -29,7 +29,7 @@ class OptionError(PackerError):
 
 
 class OtherSourceError(PackerError):
-    """A source has no such column or split.
+    """A source has no such column or split, or records of another kind.
 
     Args:
         found: what was looked for, and what the source has.

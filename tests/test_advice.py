@@ -61,7 +61,8 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
     )
     (text := save(tmp_path / "texts", ["a.jsonl"], "text"))
     run("pack", text, "--tokenizer", tokenizer, "--max-len", 8, "-o", "out")
-    assert "out was packed from text: give that" in advice("verify", "out", "--source", rows, "--tokenizer", tokenizer)
+    line = advice("verify", "out", "--source", rows, "--tokenizer", tokenizer)
+    assert "out was packed from the column 'text': give that" in line
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,31 @@ SCHEMAS = {
     "OpenAI": {"messages": [{"role": "system", "content": "think"}, *HELLO]},
     "UltraChat": {"prompt": "quick fox?", "prompt_id": "1", "messages": HELLO},
     "ShareGPT": {"id": "1", "conversations": SHAREGPT},
+    "Tulu": {"id": "1", "messages": HELLO, "source": "ai2-adapt-dev/flan_v2"},
+    "OpenAI fine-tuning": {"messages": [HELLO[0], {**HELLO[1], "weight": 1}], "parallel_tool_calls": False},
+    "GSM8K": {"question": "quick fox?", "answer": "brown <<1+1=2>>\n#### 2"},
 }
 """A record of each format in which sets of texts, prompts and chats are published."""
+
+LOOKUP = {"name": "look_up", "parameters": {"type": "object", "properties": {"animal": {"type": "string"}}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"animal": "fox"}'}}
+TOOLS = {
+    "messages": [
+        HELLO[0],
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "brown"},
+        HELLO[1],
+    ],
+    "tools": [{"type": "function", "function": LOOKUP}],
+}
+ULTRAFEEDBACK = {
+    "prompt": "quick fox?",
+    "prompt_id": "1",
+    "chosen": HELLO,
+    "rejected": [HELLO[0], {"role": "assistant", "content": "lazy dogs"}],
+    "score_chosen": 8.5,
+    "score_rejected": 3.0,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +68,7 @@ def tokenizer(tmp_path_factory):
 
 def tokens_of(source, tokenizer, *options):
     """The tokens of the first document, and which are trained."""
-    succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 64, "-o", "out", "--overwrite", *options)
+    succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 512, "-o", "out", "--overwrite", *options)
     row = packer.load("out")[0]
     length = row["seq_lengths"][0]
     return row[input_ids_in(row)][:length].tolist(), (row["labels"][:length] != -100).tolist()
@@ -66,6 +89,28 @@ def test_published_schemas_pack_at_the_first_try(schema, tokenizer):
     as_chat = tokens_of("rows.jsonl", tokenizer, "--chat-template", "chatml", "--train-on", "assistant")
     write_lines(Path("chat.jsonl"), [{"messages": chat}])
     assert as_chat[0] == tokens_of("chat.jsonl", tokenizer, "--chat-template", "chatml")[0]
+
+
+def test_plain_text_and_tokens_pack_at_the_first_try(tokenizer):
+    Path("notes.txt").write_text("the quick fox\njumps\n")
+    assert all(tokens_of("notes.txt", tokenizer)[1][1:])
+    tokens = {"input_ids": [5, 6, 7, 0, 0], "attention_mask": [1, 1, 1, 0, 0], "labels": [-100, 6, 7, -100, -100]}
+    printed = succeeded("pack", write_lines(Path("tokens.jsonl"), [tokens]), "--max-len", 8)
+    assert packer.load("tokens-packed-8")[0]["input_ids"][:3].tolist() == [5, 6, 7]
+    assert "removed before, by attention_mask" in printed
+
+
+def test_chats_with_tools_and_pairs_pack_at_the_first_try(shared_data):
+    """Preference pairs are recognized, and the line says what to type."""
+    tokenizer = shared_data / QWEN3
+    chats = write_lines(Path("chats.jsonl"), [TOOLS])
+    tokens, trained = tokens_of(chats, tokenizer)
+    assert 0 < sum(trained) < len(tokens)
+    assert "look_up" in succeeded("show", "out", "--tokenizer", tokenizer, "--full")
+    pairs = write_lines(Path("pairs.jsonl"), [ULTRAFEEDBACK])
+    line = refused("pack", pairs, "--tokenizer", tokenizer, "--max-len", 64, words=("--pairs",))
+    assert "\n" not in line
+    succeeded("pack", pairs, "--tokenizer", tokenizer, "--max-len", 512, "--pairs", "-o", "of-pairs")
 
 
 def test_columns_of_which_several_may_hold_the_text_are_named_as_they_can_be_typed(tokenizer):
@@ -145,12 +190,19 @@ MISTAKES = {
         1,
         OFFLINE,
     ),
+    "a model without a network": (["check", "no-one/nothing"], 1, ("cannot be reached", "download")),
     "a dataset without a network": (["pack", "no-one/nothing", "--max-len", "64"], 1, OFFLINE),
     "packed already": (["pack", "out", "--max-len", "64"], 1, ("pack",)),
     "lengths of rows": (["stats", "out", "--max-len", "32"], 1, ("is packed", "--max-len")),
     "a row and a document": (["show", "out", "0", "--document", "0"], 2, ("not both",)),
     "no such row": (["show", "out", "7"], 1, ("has no row 7", "0 to 0")),
     "rows of text": (["show", "rows.jsonl"], 1, ("rows.jsonl",)),
+    "no packed dataset": (["show", "nowhere"], 1, ("no such file or folder; check the path",)),
+    "another source": (
+        ["verify", "out", "--source", "chats.jsonl", "--tokenizer", "{tokenizer}"],
+        3,
+        ("out: it was packed from 'text', and this source has 'messages': give the source that was packed",),
+    ),
 }
 """Commands that fail, the exit code, and what their line says."""
 

@@ -203,7 +203,7 @@ def refusal(folder: Path) -> str:
 
 
 def test_a_folder_without_a_packed_dataset_is_named(tmp_path):
-    assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder"
+    assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder; check the path"
     assert refusal(tmp_path) == f"{tmp_path} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one"
     (tmp_path / ".packer").mkdir()
     assert refusal(tmp_path) == f"{tmp_path} is an unfinished pack: repeat the command that began it, to finish it"

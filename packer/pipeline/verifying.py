@@ -246,6 +246,10 @@ def _text_fault(recorded: SourceIdentity, opened: Source) -> str | None:
     if bool(packed) != bool(found):
         kinds = ("text" if text else "tokens" for text in (packed, found))
         return "it was packed from {}, here it holds {}".format(*kinds)
+    if packed and packed["columns"] != found["columns"]:
+        is_other_kind = packed["columns"][0] != found["columns"][0]
+        ours, theirs = (text["columns"][0] if is_other_kind else text["columns"] for text in (packed, found))
+        return f"it was packed from {ours!r}, and this source has {theirs!r}: give the source that was packed"
     for name in dict.fromkeys([*packed, *found]):
         if packed.get(name) != found.get(name):
             return f"it was packed with another {name}: {packed.get(name)}, here {found.get(name)}"

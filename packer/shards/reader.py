@@ -38,7 +38,7 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     path = folder / MANIFEST
     if not _is_regular_file(path):
         if not folder.exists():
-            raise PackerError(f"{folder}: no such file or folder")
+            raise PackerError(f"{folder}: no such file or folder; check the path")
         if (folder / WORK).is_dir():
             raise PackerError(f"{folder} is an unfinished pack: repeat the command that began it, to finish it")
         raise PackerError(f"{folder} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one")

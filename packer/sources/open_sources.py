@@ -92,11 +92,10 @@ def open_packed_source(
         opened = open_source(listed, options)
     except OtherSourceError as error:
         of_split = f" of the split {options.split}" if options.split is not None else ""
-        raise PackerError(
-            f"{error.found}; {name} was packed from the column '{options.input_column}'{of_split}: give that source"
-            if manifest.source.text is None
-            else f"{error.found}; {name} was packed from text{of_split}: give that source"
-        ) from error
+        text = manifest.source.text
+        columns = [options.input_column] if text is None else text.columns[:2]
+        read = f"column{'s' * (len(columns) > 1)} {' and '.join(map(repr, columns))}"
+        raise PackerError(f"{error.found}; {name} was packed from the {read}{of_split}: give that source") from error
     if isinstance(listed, PathList):
         _refuse_reordered(name, manifest, opened)
     return opened

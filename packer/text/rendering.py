@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError
 
-from packer.errors import PackerError
+from packer.errors import OtherSourceError, PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.progress import raise_if_interrupted
 from packer.system_errors import shortage
@@ -240,7 +240,7 @@ def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
     """Chat templates by name; a tokenizer has one or several."""
     name = tokenizer.name
     if not templates and (templates is None or isinstance(templates, str | dict)):
-        raise PackerError(f"{name} has no chat template; {_choice(tokenizer)}")
+        raise OtherSourceError(f"{name} has no chat template", _choice(tokenizer))
     by_name = templates if isinstance(templates, dict) else {"default": templates}
     for which, template in by_name.items():
         is_text = isinstance(which, str) and isinstance(template, str) and bool(template)
