@@ -78,7 +78,7 @@ def test_the_first_bytes_decide_how_a_file_is_read_whatever_its_name(tmp_path):
     assert refused(tmp_path / "a.parquet.gz").endswith(
         "unknown format (it begins with b'\\x1f\\x8b'); supported formats are Arrow (.arrow .ipc .feather), "
         "Parquet (.parquet), JSON (.jsonl .ndjson .json, also .gz .zst), Megatron's index (.idx), "
-        "bare arrays (.npy .bin), CSV (.csv, also .gz .zst) and text (.txt, also .gz .zst)"
+        "datatrove's tokens (.ds), bare arrays (.npy .bin), CSV (.csv, also .gz .zst) and text (.txt, also .gz .zst)"
     )
 
 

@@ -31,7 +31,7 @@ from tests.helpers.remote_sources import (
     write_stream,
 )
 from tests.helpers.small import forget_mirrors, shrink
-from tests.helpers.token_files import in_one, write_array, write_indexed, write_lines_beside
+from tests.helpers.token_files import in_one, write_array, write_datatrove, write_indexed, write_lines_beside
 from tests.helpers.writing import write_ipc, write_lines
 
 MAX_LEN = 64
@@ -66,6 +66,7 @@ SOURCES = {
     "sequences": (lambda folder: write_indexed(folder / "a", [documents(1), documents(2)]), {"document": "sequence"}),
     "array": (lambda folder: write_array(folder / "a.bin", [*documents(1), [1]]), {"dtype": "uint16", "eos_id": 1}),
     "masked array": (write_olmo, {"dtype": "int32"}),
+    "datatrove": (lambda folder: write_datatrove(folder / "a.ds", documents(1)), {}),
     "indexed skip": (lambda folder: write_indexed(folder / "a", in_one(documents(1))), {"on_error": "skip"}),
     "parquet": (lambda folder: pq.write_table(table(1), folder / "a.parquet", row_group_size=100), {}),
     "lines": (lambda folder: write_documents(folder / "a.jsonl", 1), {}),

@@ -1,4 +1,4 @@
-"""Corpora of bare tokens give the documents that they hold: Megatron's .bin with .idx, and arrays cut at EOS."""
+"""Corpora of bare tokens give the documents that they hold: .bin with .idx, .ds with .ds.index, arrays cut at EOS."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ from packer.sources.spill import spill_source
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink
 from tests.helpers.sources import read_whole
-from tests.helpers.token_files import in_one, write_array, write_indexed, write_lines_beside
+from tests.helpers.token_files import in_one, write_array, write_datatrove, write_indexed, write_lines_beside
 
 SEQUENCES = [[[5, 6, 7], [8]], [], [[1]], [[9], [], [2, 3]], [list(range(50))], [[4, 4]], []]
 DOCUMENTS = [[token for sequence in document for token in sequence] for document in SEQUENCES]
@@ -375,3 +375,65 @@ def test_an_array_that_cannot_be_cut_into_documents_is_refused(tmp_path, monkeyp
     assert done.exit_code in (1, 2), done.output
     assert ARRAYS[words] in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+# ---- datatrove's .ds ----
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 99), max_size=4), min_size=1, max_size=9), st.sampled_from(["uint16", "uint32"])
+)
+@settings(max_examples=25)
+def test_documents_of_datatrove_end_where_its_index_says(tmp_path_factory, documents, dtype):
+    path = write_datatrove(tmp_path_factory.mktemp("datatrove") / "a.ds", documents, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, mapped_lists=3, checked_ends=2)
+        assert read(path) == documents
+
+
+def test_files_of_datatrove_are_packed_in_place_and_masked_by_their_losses(tmp_path):
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        write_datatrove(tmp_path / "data" / f"0000{number}_shuffled.ds", DOCUMENTS, "uint32")
+    packer.pack(tmp_path / "data", tmp_path / "copy", max_len=16, sync=False)
+    packer.pack(tmp_path / "data", tmp_path / "index", max_len=16, index_only=True, sync=False)
+    indexed = pickle.loads(pickle.dumps(packer.load(tmp_path / "index", source=tmp_path / "data")))
+    assert _rows(indexed) == _rows(packer.load(tmp_path / "copy"))
+    for packed in ("copy", "index"):
+        assert not list(packer.verify(tmp_path / packed, tmp_path / "data"))
+    path = write_datatrove(tmp_path / "a.ds", [[1, 2, 3], [4, 5]])
+    write_array(tmp_path / "a.ds.loss", [[0, 0, 1], [1, 1]], "bool")
+    documents, labels = read_whole(spill_source(open_source(path), tmp_path / "spill"))
+    assert (documents, labels) == ([[1, 2, 3], [4, 5]], [[-100, -100, 3], [4, 5]])
+
+
+DATATROVE = {
+    "no.ds": (lambda ds, ends, loss: ends.unlink(), "no.ds: there is no no.ds.index, which says where documents end"),
+    "cut.ds": (lambda ds, ends, loss: ends.write_bytes(bytes(9)), "cut.ds.index: 9 bytes, and an end takes 8"),
+    "back.ds": (
+        lambda ds, ends, loss: ends.write_bytes(struct.pack("<QQ", 5, 3)),
+        "back.ds.index: document 1 ends at token 3, before its beginning",
+    ),
+    "large.ds": (
+        lambda ds, ends, loss: ends.write_bytes(struct.pack("<Q", 2**64 - 1)),
+        "large.ds.index: document 0 ends at token -1, before its beginning",
+    ),
+    "short.ds": (
+        lambda ds, ends, loss: ds.write_bytes(bytes(9)),
+        "short.ds has 9 bytes, and by short.ds.index 5 tokens",
+    ),
+    "empty.ds": (lambda ds, ends, loss: ends.write_bytes(b""), "empty.ds has 10 bytes, and by empty.ds.index 0 tokens"),
+    "loss.ds": (lambda ds, ends, loss: loss.write_bytes(bytes(4)), "loss.ds.loss: 4 values, and loss.ds has 5 tokens"),
+    "mask.ds": (lambda ds, ends, loss: loss.write_bytes(bytes([1, 1, 1, 7, 1])), "'loss_mask' holds 7 at position 0"),
+}
+
+
+@pytest.mark.parametrize("name", DATATROVE)
+def test_damaged_files_of_datatrove_are_refused_in_one_line(tmp_path, name):
+    change, message = DATATROVE[name]
+    path = write_datatrove(tmp_path / name, [[1, 2, 3], [4, 5]])
+    change(path, *(path.with_name(f"{name}.{other}") for other in ("index", "loss")))
+    with pytest.raises(PackerError) as error:
+        packer.pack(path, tmp_path / "out", max_len=16)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -132,9 +132,9 @@ def pack(
     packer pack texts.jsonl --tokenizer gpt2 --text-column body --max-len 8k
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), an
-    .idx of Megatron with its .bin, an array of tokens (.npy, .bin), a folder of these, or a Hub id. It holds tokens or,
-    with --tokenizer, text. Several paths are read as one dataset, in this order; name the output with --output. An
-    interrupted command continues where it stopped when it is run again.
+    .idx of Megatron with its .bin, a .ds of datatrove, an array of tokens (.npy, .bin), a folder of these, or a Hub id.
+    It holds tokens or, with --tokenizer, text. Several paths are read as one dataset, in this order; name the output
+    with --output. An interrupted command continues where it stopped when it is run again.
     """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer.cli.run_summary import pack_summary
     from packer.inputs.array_header import ARRAY_COLUMN

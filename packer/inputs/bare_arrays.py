@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -20,10 +19,10 @@ from pyarrow import csv
 from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
 from packer.inputs.array_header import ARRAY_COLUMN, read_header
-from packer.inputs.column_types import find_columns
-from packer.inputs.documents import COLUMNS, Columns, SourceFile, reading
-from packer.inputs.format_reader import Reader, opened
-from packer.inputs.mapped_arrays import Bounds, MappedArrays, MappedColumn
+from packer.inputs.documents import Columns, reading
+from packer.inputs.format_reader import opened
+from packer.inputs.mapped_arrays import Bounds, MappedColumn
+from packer.inputs.token_file import TokenFile
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath
 from packer.stores.mirror import held
@@ -31,7 +30,6 @@ from packer.stores.mirror import held
 OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
 """Beginnings of the names of OLMo's arrays of tokens, and of those that say which of these are trained."""
 
-_MASK_COLUMN = "loss_mask"
 _LINES = ".csv.gz"
 _NUMPY = b"\x93NUMPY"
 _LLM_C = {struct.pack("<ii", 20240520, 1): "uint16", struct.pack("<ii", 20240801, 7): "uint32"}
@@ -41,61 +39,28 @@ _TOGETHER = 1 << 24  # tokens that are searched together
 log = logging.getLogger(__name__)
 
 
-def mask_of(path: AnyPath) -> AnyPath | None:
-    """Return where the mask of an array of tokens lies by OLMo's names; None if its name has no such form."""
-    if not path.name.startswith(OLMO_TOKENS):
-        return None
-    return path.parent / path.name.replace(OLMO_TOKENS, OLMO_MASKS, 1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BareArrayReader(Reader):
+class BareArrayReader(TokenFile):
     """An array of tokens, whose documents are mapped."""
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> Reader:
-        """Refuse to read token ids as records of text or numbers."""
-        raise PackerError(f"{name} holds token ids and no other columns: leave out options that read text or numbers")
-
-    @classmethod
-    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-        """Return the name that the column of tokens has for packer, and that of a mask."""
-        mask = mask_of(path)
-        return [COLUMNS.input_ids, *([_MASK_COLUMN] if mask is not None and mask.is_file() else [])]
+    def mask_of(cls, path: AnyPath) -> AnyPath | None:
+        """Return where the mask of an array lies by OLMo's names."""
+        mask = path.parent / path.name.replace(OLMO_TOKENS, OLMO_MASKS, 1)
+        return mask if path.name.startswith(OLMO_TOKENS) and mask.is_file() else None
 
     @classmethod
     def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists:
-        """Map the array and its mask, and find where documents end. EOS is searched in all tokens."""
+        """Map the array, and find where documents end. EOS is searched in all tokens."""
+        lines = path.parent / f"{PurePosixPath(path.name).stem}{_LINES}"
         with reading(name):
-            found = {COLUMNS.input_ids: _tokens(path, name, columns)}
-            tokens = found[COLUMNS.input_ids].values
-            beside = []
-            if (lines := path.parent / f"{PurePosixPath(path.name).stem}{_LINES}").is_file() and columns.eos_id is None:
-                beside.append(lines)
+            column = _tokens(path, name, columns)
+            tokens = column.values
+            if has_lines := columns.eos_id is None and lines.is_file():
                 inner = _bounds_in_lines(lines, f"{name} ({lines.name})", len(tokens))
             else:
                 inner = _bounds_by_eos(tokens, name, columns.eos_id)
-        if (mask := mask_of(path)) is not None and mask.is_file():
-            beside.append(mask)
-            with reading(mask.name):
-                found[_MASK_COLUMN] = MappedColumn.of(mask, mask.name, np.dtype(np.uint8))
-            if (count := found[_MASK_COLUMN].owner.size) != len(tokens):
-                raise SourceError(
-                    f"{mask.name}: {count:,} values, and {name} has {len(tokens):,} tokens: copy both again"
-                )
-        lists = len(inner) + (len(tokens) > 0)
-        store = MappedArrays.of(found, Bounds(lists, inner, 0, len(tokens)))
-        find_columns(store.schema, name, columns)
-        return MappedLists(
-            file=SourceFile(
-                name=name, bytes=sum(each.stat().st_size for each in (path, *beside)), beside=tuple(beside)
-            ),
-            path=path,
-            stores=(store,),
-            input_ids=columns.input_ids,
-            labels=None,
-            extra=columns.extra,
-        )
+        bounds = Bounds(len(inner) + (len(tokens) > 0), inner, 0, len(tokens))
+        return cls.mapped(path, name, columns, tokens=column, bounds=bounds, beside=[lines] if has_lines else [])
 
 
 def _tokens(path: AnyPath, name: str, columns: Columns) -> MappedColumn:

@@ -85,6 +85,12 @@ FORMATS: dict[str, InputFormat] = {
         alone=True,
         reader="packer.inputs.indexed_files.IndexedReader",
     ),
+    "datatrove": InputFormat(
+        title="datatrove's tokens",
+        endings=(".ds",),
+        alone=True,
+        reader="packer.inputs.datatrove_files.DatatroveReader",
+    ),
     "array": InputFormat(
         title="bare arrays",
         endings=(".npy", ".bin"),

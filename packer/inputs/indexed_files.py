@@ -8,19 +8,17 @@ document, then the number of all sequences (d int64).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import find_columns
-from packer.inputs.documents import COLUMNS, Columns, SourceFile, reading
-from packer.inputs.format_reader import Reader
-from packer.inputs.mapped_arrays import Bounds, MappedArrays, MappedColumn, map_index
+from packer.errors import SourceError
+from packer.inputs.documents import Columns, reading
+from packer.inputs.mapped_arrays import Bounds, MappedColumn, map_index
 from packer.inputs.mapped_files import FileState
+from packer.inputs.token_file import TokenFile
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath
 
@@ -45,19 +43,8 @@ class _Index(NamedTuple):
     documents: NDArray[np.int64]  # (documents + 1,) first sequence of each, and the number of all sequences
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IndexedReader(Reader):
+class IndexedReader(TokenFile):
     """An `.idx` file with its `.bin`, whose documents are mapped."""
-
-    @classmethod
-    def open(cls, path: AnyPath, name: str) -> Reader:
-        """Refuse to read token ids as records of text or numbers."""
-        raise PackerError(f"{name} holds token ids and no other columns: leave out options that read text or numbers")
-
-    @classmethod
-    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-        """Return the name that the column of tokens has for packer."""
-        return [COLUMNS.input_ids]
 
     @classmethod
     def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists:
@@ -80,16 +67,7 @@ class IndexedReader(Reader):
         by_document = not columns.by_sequence and _groups_sequences(index, name)
         bounds = _bounds(index, size, by_document=by_document)
         place = None if by_document else (FileState(path.absolute(), name, owner.size), owner)
-        store = MappedArrays.of({COLUMNS.input_ids: column}, bounds, place)
-        find_columns(store.schema, name, columns)
-        return MappedLists(
-            file=SourceFile(name=name, bytes=owner.size + size, beside=(tokens,)),
-            path=path,
-            stores=(store,),
-            input_ids=columns.input_ids,
-            labels=None,
-            extra=columns.extra,
-        )
+        return cls.mapped(path, name, columns, tokens=column, bounds=bounds, index=place, beside=[tokens])
 
 
 def _read(owner: pa.Buffer, name: str) -> _Index:

@@ -5,6 +5,7 @@
     web, code            150 and 100 documents of tokens, as `dataset` but without further columns
     corpus.bin, corpus.idx
                          the documents of `web`, as Megatron-LM stores them
+    tokenized/           the same, as datatrove stores them
     train.bin            the same, as nanoGPT stores them; all end in the token 0
     documents.jsonl      60 records with `text`, `topic` and `quality`
     chats.jsonl          80 chats of one to four answers, `messages`; every other one with a system message
@@ -32,7 +33,7 @@ import random
 import shutil
 from pathlib import Path
 
-from tests.helpers.token_files import in_one, write_array, write_indexed
+from tests.helpers.token_files import in_one, write_array, write_datatrove, write_indexed
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,6 +142,8 @@ def _write_tokens(folder: Path, tokenizers) -> None:
     save("web", {"input_ids": web})
     write_indexed(folder / "corpus", in_one(web), "uint16")
     write_array(folder / "train.bin", web)
+    (folder / "tokenized").mkdir()
+    write_datatrove(folder / "tokenized" / "00000_00000_shuffled.ds", web)
     save("code", {"input_ids": documents(4, 100, 300, 0.7, 3000)})
 
     pairs, writer = {name: [] for name in ("chosen_input_ids", "rejected_input_ids", "chosen_labels")}, Writer(5)

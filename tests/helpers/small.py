@@ -30,6 +30,7 @@ PLACES = {
     "parquet_rows": "packer.inputs.parquet.LIST_ROWS",
     "mapped_lists": "packer.inputs.mapped_arrays._TOGETHER",
     "checked_sequences": "packer.inputs.indexed_files._TOGETHER",
+    "checked_ends": "packer.inputs.datatrove_files._TOGETHER",
     "searched_tokens": "packer.inputs.bare_arrays._TOGETHER",
     "blank_lines": "packer.inputs.line_blocks.MOST_BLANK",
     "record": "packer.inputs.documents.MOST_RECORD",

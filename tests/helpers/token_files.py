@@ -30,6 +30,14 @@ def write_indexed(prefix: Path, documents: Sequence[Sequence[Sequence[int]]], dt
     return path
 
 
+def write_datatrove(path: Path, documents: Sequence[Sequence[int]], dtype: str = "uint16") -> Path:
+    """Write documents to `.ds` and `.ds.index`."""
+    write_array(path, documents, dtype)
+    ends = accumulate(map(len, documents))
+    path.with_name(f"{path.name}.index").write_bytes(b"".join(struct.pack("<Q", end) for end in ends))
+    return path
+
+
 def in_one(documents: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
     """Return documents of one sequence each."""
     return [[document] for document in documents]
