@@ -57,6 +57,7 @@ INTERNAL = (  # `format.md` describes the fields of the first four; PackArgument
     "packer.manifest_fields.PlanTotals",
     "packer.report.row_figures.LimitUse",
     "OneSource",  # whatever `packer.pack` takes as a source
+    "Packed",  # whatever `packer.load` takes as a path
     "SourceLike",  # whatever `packer.pack` takes as a source
 )
 nitpick_ignore = [
@@ -68,7 +69,10 @@ nitpick_ignore = [
         "DatasetDict",
         "transformers.PreTrainedModel",
         "ProcessGroup",
+        "SFTConfig",
         "Tensor",
+        "TrainerCallback",
+        "TrainingArguments",
         "torch.Tensor",
         "NDArray",
         "optional",

@@ -1,8 +1,6 @@
 """What trainers make of an export: the loss of its documents alone. Their own code reads it where it is installed."""
 
-import inspect
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,7 @@ pytest.importorskip("transformers")
 from tests.helpers import naive  # noqa: E402
 from tests.helpers.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
 from tests.helpers.export_trainers import alone_pairs, following, loss_of, mean_loss, tiny_titan  # noqa: E402
-from tests.helpers.models import VOCABULARY, gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.models import VOCABULARY, gradients, tiny_llama, train_alone  # noqa: E402
 from tests.helpers.naive_attention import attend, operators_of_varlen_attn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -118,11 +116,11 @@ def test_torchtune_collates_the_rows_and_its_model_keeps_documents_apart(example
 def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_apart(example, attention, monkeypatch):
     """FlexAttention has no backward on a CPU; varlen attention is torch's, over stand-ins for its operators."""
     monkeypatch.setattr(torch, "bfloat16", torch.float32)  # to which torchtitan's attention converts
-    recipe = pytest.importorskip("examples.torchtitan_trainer")
+    recipe = pytest.importorskip("packer.trainers.torchtitan", exc_type=ImportError)
     model = tiny_titan(attention).requires_grad_(attention == "varlen")
     operators_of_varlen_attn()
     rows = example.rows
-    loader = recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
+    loader = recipe.PackedDataLoader.Config(packed=str(example.packed)).build(
         dp_world_size=1, dp_rank=0, tokenizer=None, seq_len=MAX_LEN, local_batch_size=rows
     )
     inputs, labels = next(iter(loader))
@@ -199,10 +197,10 @@ def test_the_model_of_megatron_core_trains_on_a_packed_batch_as_on_documents_alo
 
 
 def test_the_loader_for_torchtitan_goes_on_over_epochs_and_from_a_state(example):
-    recipe = pytest.importorskip("examples.torchtitan_trainer")
+    recipe = pytest.importorskip("packer.trainers.torchtitan", exc_type=ImportError)
 
     def loader(rank=0, ranks=1):
-        return recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
+        return recipe.PackedDataLoader.Config(packed=str(example.packed)).build(
             dp_world_size=ranks, dp_rank=rank, tokenizer=None, seq_len=MAX_LEN, local_batch_size=2
         )
 
@@ -219,7 +217,7 @@ def test_the_loader_for_torchtitan_goes_on_over_epochs_and_from_a_state(example)
     shares = [next(iter(loader(rank, 2)))[0]["input"] for rank in range(2)]
     assert not torch.equal(*shares)
     with pytest.raises(packer.PackerError, match="seq_len is 16: set it to 32, the tokens per row"):
-        recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
+        recipe.PackedDataLoader.Config(packed=str(example.packed)).build(
             dp_world_size=1, dp_rank=0, seq_len=16, local_batch_size=2
         )
 
@@ -237,34 +235,3 @@ def test_grain_batches_the_rows_for_maxtext(example, tmp_path):
     assert {name: values.tolist() for name, values in batch.items()} == {
         name: values.tolist() for name, values in expected.items()
     }
-
-
-def test_the_configuration_for_axolotl_fits_the_rows(example):
-    """What it leaves of a row is what the HF Trainer trains on in tests/test_training.py: no attention_mask."""
-    yaml = pytest.importorskip("yaml")
-    config = yaml.safe_load((Path(__file__).parent.parent / "examples" / "axolotl.yaml").read_text())
-    assert config["skip_prepare_dataset"]
-    assert config["remove_unused_columns"]
-    assert not config["sample_packing"]
-    (source,) = config["datasets"]
-    assert set(source) == {"path", "type"}
-    assert source["type"] is None
-    rows = datasets.load_from_disk(str(example.packed))
-    taken = set(inspect.signature(tiny_llama().forward).parameters) & set(rows.column_names)
-    assert taken == {"input_ids", "labels", "position_ids"}
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_axolotl_collates_the_rows_without_a_mask_and_documents_stay_apart(example, rows):
-    collators = pytest.importorskip("axolotl.utils.collators.batching")
-    collate = collators.DataCollatorForSeq2Seq(tiny_tokenizer(), pad_to_multiple_of=64)
-    found = datasets.load_from_disk(str(example.packed)).select_columns(["input_ids", "labels", "position_ids"])
-    model = tiny_llama()
-    pairs = []
-    for first in range(0, example.rows, rows):
-        batch = collate(found.select(range(first, min(first + rows, example.rows))).to_list())
-        assert set(batch) == {"input_ids", "labels", "position_ids"}
-        with torch.no_grad():
-            logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
-        pairs += zip(logits, map(following, batch["labels"]), strict=True)
-    assert mean_loss(pairs) == pytest.approx(train_alone(model, example.pieces).loss, abs=1e-5)

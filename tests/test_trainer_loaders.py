@@ -18,14 +18,14 @@ torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 pytest.importorskip("transformers")
 
-from examples.verl_dataset import PackedRows  # noqa: E402  these need torch
+from packer.trainers.verl import PackedRows  # noqa: E402  these need torch
 from tests.helpers.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402
 from tests.helpers.export_trainers import alone_pairs, mean_loss, tiny_titan  # noqa: E402
 from tests.helpers.models import tiny_llama, train_alone  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+PLUGINS = Path(packer.__file__).parent / "trainers"
 
 
 @pytest.fixture(scope="module", params=SOURCES)
@@ -38,8 +38,10 @@ def example(request, tmp_path_factory):
 
 def titan_loader(example, *, rank=0, ranks=1, rows=1):
     logging.getLogger("absl").setLevel(logging.ERROR)
-    recipe = pytest.importorskip("examples.torchtitan_grain")
-    return recipe.packed_loader(str(example.packed)).build(
+    recipe = pytest.importorskip("packer.trainers.torchtitan_grain", exc_type=ImportError)
+    config = recipe.packed_loader()
+    config.dataset.dataset.source.path = str(example.packed)
+    return config.build(
         dp_world_size=ranks,
         dp_rank=rank,
         tokenizer=None,
@@ -93,7 +95,7 @@ def test_torchtitan_with_grain_shuffles_repeats_resumes_and_divides_the_rows(exa
 
 
 def test_torchtitan_gets_the_mask_of_padding_if_its_sequences_have_one(example, monkeypatch):
-    """The names that the example takes from torchtitan, as they were in September 2026."""
+    """The names that the module takes from torchtitan, as they were in September 2026."""
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class TextSequence:
@@ -111,7 +113,7 @@ def test_torchtitan_gets_the_mask_of_padding_if_its_sequences_have_one(example, 
     data.RandomAccessDataSource, data.SampleProcessor = object, Configurable
     monkeypatch.setitem(sys.modules, "torchtitan.components.data", data)
     monkeypatch.setitem(sys.modules, "torchtitan.config", SimpleNamespace(Configurable=Configurable))
-    recipe = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "torchtitan_grain.py")))
+    recipe = SimpleNamespace(**runpy.run_path(str(PLUGINS / "torchtitan_grain.py")))
     source = recipe.PackedRows(recipe.PackedRows.Config(path=str(example.packed)), dataset_iteration_policy=None)
     process = recipe.RowToTextSequence(None, context=SimpleNamespace(num_tokens_per_batch=2 * MAX_LEN))
     rng = np.random.default_rng(0)
@@ -186,6 +188,36 @@ def test_verl_s_items_are_rows_without_padding_and_labels_must_be_tokens(example
     with pytest.raises(packer.PackerError, match="verl takes labels from the tokens, so a label must be its token"):
         PackedRows(str(tmp_path / "other"))[0]
     assert len(PackedRows(str(example.packed), max_samples=2)) == 2
+
+
+VERL = {
+    "data": {"pad_mode": "no_padding"},
+    "model": {"use_remove_padding": True, "override_config": {}},
+    "engine": {"strategy": "fsdp"},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, None),
+        ({"data": {"pad_mode": "right"}}, "data.pad_mode of verl is right: .*; set it to no_padding"),
+        ({"model": {"use_remove_padding": False}}, "model.use_remove_padding of verl is False: .*; set it to True"),
+        ({"engine": {"strategy": "megatron"}}, "engine.strategy of verl is megatron: documents in a row would see"),
+        (
+            {"model": {"override_config": {"attn_implementation": "xformers"}}},
+            "attn_implementation of verl is xf",
+        ),
+    ],
+)
+def test_settings_of_verl_that_would_mix_documents_are_refused(example, change, expected):
+    omegaconf = pytest.importorskip("omegaconf")
+    config = omegaconf.OmegaConf.merge(VERL, change, {"files": [str(example.packed)]})
+    if expected is None:
+        assert len(PackedRows(config.files, config=config.data)) == example.rows
+        return
+    with pytest.raises(packer.PackerError, match=expected):
+        PackedRows(config.files, config=config.data)
 
 
 # ---- ms-swift ----

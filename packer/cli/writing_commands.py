@@ -32,6 +32,7 @@ from packer.options.row_options import INT32
 from packer.progress_bars import progress_bars
 from packer.report.plain_text import duration_and_compiling
 from packer.stores import AnyPath, is_remote
+from packer.trainers.next_steps import STEPS, as_trainer, refuse_rows
 
 if TYPE_CHECKING:
     from packer.output.job import Written
@@ -100,6 +101,18 @@ Lengths = Annotated[
     ),
 ]
 
+For = Annotated[
+    str | None,
+    Option(
+        "Trainer for the rows: refuse what it cannot read, and print the lines to write for it.",
+        OUTPUT,
+        choices=tuple(STEPS),
+        convert=as_trainer,
+        flags=("--for",),
+        metavar="TRAINER",
+    ),
+]
+
 
 @command(
     PackOptions,
@@ -119,6 +132,7 @@ def pack(
     dataset: tuple[str, ...],
     tokenizer: str | None,
     lengths: Lengths = None,
+    for_trainer: For = None,
     report: Report = None,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -151,6 +165,9 @@ def pack(
         dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), ARRAY_COLUMN)
     source = source_of(dataset)
     pack_options = PackOptions(tokenizer=tokenizer, **values_of(PackOptions, values))
+    index_only = pack_options.index_only or lengths is not None
+    trees, labels = pack_options.has_trees, pack_options.labels
+    refuse_rows(for_trainer, trees=trees, index_only=index_only, labels=labels)
     page = ReportFile(path=report, tokenizer=tokenizer, words=tuple(click.get_current_context().meta[ARGUMENTS]))
     if report is not None and is_remote(values["output"]):
         raise OptionError(
@@ -158,19 +175,25 @@ def pack(
         )
     decode = page.decoder()
 
-    def write_report(packed: AnyPath) -> list[str]:
+    def after(packed: AnyPath) -> list[str]:
         from packer.pipeline.collect_figures import packed_figures
 
-        with progress_bars() as progress:
-            figures = packed_figures(packed, for_report=True, decode=decode, progress=progress)
-            page.write(figures)
-        return [f"Report written to {report}"]
+        lines = []
+        if report is not None:
+            with progress_bars() as progress:
+                page.write(packed_figures(packed, for_report=True, decode=decode, progress=progress))
+            lines.append(f"Report written to {report}")
+        if for_trainer is not None:
+            lines.append(STEPS[for_trainer].text(packed, pack_options.max_len))
+        elif sys.stdout.isatty():
+            lines.append(f"Next: packer show {packed} 0; for training, docs/how-to/trainers/index.md or --for TRAINER")
+        return lines
 
     write_output(
         partial(packing.pack, source, options=pack_options),
         values,
         summary=partial(pack_summary, verbose=verbose),
-        more=None if report is None else write_report,
+        more=after,
         complete="is complete, packed with the same options from the same source",
         as_json=as_json,
     )

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from packer.errors import OptionError
+from packer.trainers.next_steps import STEPS, as_trainer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,18 +122,11 @@ TARGETS: dict[str, Target] = {
 }
 
 
-_READ_ROWS = {
-    **{name: name for name in ("axolotl", "lightning", "ms-swift", "trl", "verl")},
-    **dict.fromkeys(("hf", "huggingface", "transformers"), "hugging-face"),
-}
-"""Trainers that read packed datasets as they are, and the pages about them in docs/how-to/trainers."""
-
-
 def as_target(name: str) -> str:
     """Return the name of a target; an OptionError says what to do for a trainer that needs no export."""
-    if (page := _READ_ROWS.get(name.lower())) is not None:
-        raise OptionError(
-            f"{name} needs no export, because it reads the packed dataset itself: docs/how-to/trainers/{page}.md has "
-            "the lines to write"
-        )
-    return name
+    step = STEPS.get(as_trainer(name) or "")
+    if step is None or step.exported or name in TARGETS:
+        return name
+    where, *lines = step.text("PACKED", "MAX_LEN").splitlines()
+    written = "; ".join(map(str.strip, lines))
+    raise OptionError(f"{name} needs no export, because it reads the packed dataset itself. {where} {written}")

@@ -65,5 +65,5 @@ def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
         for part in name.split("."):
             found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
         if found is not None and found not in allowed:
-            remedy = f"set it to {' or '.join(map(str, allowed))}" if allowed else "leave it out"
+            remedy = "leave it out" if allowed[0] is None else f"set it to {' or '.join(map(str, allowed))}"
             raise PackerError(f"{name} of {trainer} is {found}: {effect}; {remedy}")

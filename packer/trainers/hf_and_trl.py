@@ -74,7 +74,7 @@ def hf(
     if len(trees) > 1:
         raise PackerError("one of train and eval has trees, the other none: pack both with the same options")
     collator = TreeBatch() if trees == {True} else HFBatch()
-    attention = _PackedAttention(always=trees == {True})
+    attention = PackedAttention(always=trees == {True})
     return {"args": args, **datasets, "data_collator": collator, "callbacks": [attention, *callbacks]}
 
 
@@ -101,11 +101,11 @@ def trl(
     found = hf(packed, args, eval=eval, callbacks=callbacks)
     found["args"].dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     for name in {"train_dataset", "eval_dataset"} & set(found):
-        found[name] = _as_datasets(found[name])
+        found[name] = as_datasets(found[name])
     return found
 
 
-def _as_datasets(rows: PackedDataset) -> Dataset:
+def as_datasets(rows: PackedDataset) -> Dataset:
     """Return the rows as a `datasets.Dataset`, which SFTTrainer requires; rows are read when they are asked for."""
     from datasets import Dataset
 
@@ -118,7 +118,7 @@ def _columns_of(rows: PackedDataset, numbers: dict[str, list[int]]) -> dict[str,
     return {name: [row[name] for row in found] for name in found[0]}
 
 
-class _PackedAttention(TrainerCallback):
+class PackedAttention(TrainerCallback):
     """Switches a model to packer's attention while it is trained: one with sdpa, or `always`."""
 
     def __init__(self, *, always: bool) -> None:

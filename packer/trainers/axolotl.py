@@ -1,0 +1,97 @@
+"""Axolotl: a plugin that trains packed rows.
+
+    plugins: [packer.trainers.axolotl.Packed]
+    packed_dataset: dataset-packed-4096
+
+`packed_dataset` is a path, a list of paths, or a mapping of paths to weights; `packed_eval_dataset` likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from axolotl.common.datasets import TrainDatasetMeta
+from axolotl.integrations.base import BasePlugin
+from pydantic import BaseModel
+
+from packer.loader.batch_formats import HFBatch
+from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_settings, open_rows
+from packer.trainers.hf_and_trl import PackedAttention, as_datasets
+
+_NOT_READ = "packed_dataset takes the place of all other data, so it would not be used"
+_RULES = {
+    "sample_packing": ((False,), REPACKS),
+    "eval_sample_packing": ((False,), REPACKS),
+    "batch_flattening": ((False,), "it would take every row for one document"),
+    "curriculum_sampling": ((False,), READS_IN_ORDER),
+    "group_by_length": ((False,), READS_IN_ORDER),
+    "accelerator_config.dispatch_batches": ((False,), "it would divide a batch, but not its boundaries"),
+    "attn_implementation": (
+        ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"),
+        "it may ignore the boundaries of documents",
+    ),
+    **dict.fromkeys(("datasets", "test_datasets", "pretraining_dataset", "streaming"), ((None, False), _NOT_READ)),
+    "val_set_size": ((0,), f"{_NOT_READ}: name packed_eval_dataset instead"),
+    **dict.fromkeys(("rl", "reward_model", "process_reward_model"), ((None, False), "it does not read packed rows")),
+}
+
+
+class PackedArgs(BaseModel):
+    """Settings of the plugin."""
+
+    packed_dataset: str | list[str] | dict[str, float]
+    packed_eval_dataset: str | list[str] | dict[str, float] | None = None
+
+
+class Collator(HFBatch):
+    """Batches of rows, with the arguments of Axolotl's own collators, which do not change them."""
+
+    def __init__(self, tokenizer: object, **_: object) -> None:
+        super().__init__()
+
+
+class Packed(BasePlugin):
+    """Trains rows of `packed_dataset`; refuses settings that would mix documents."""
+
+    def register(self, cfg: Any) -> None:
+        """Check the settings, before Axolotl validates them; `datasets`, which it requires, are the rows."""
+        check_settings("Axolotl", cfg, _RULES)
+        path = cfg.get("packed_dataset")
+        first = path if isinstance(path, str) else next(iter(path or ()), "packed_dataset")
+        cfg["datasets"] = [{"path": str(first), "type": None}]
+        cfg["skip_prepare_dataset"] = True
+
+    def get_input_args(self) -> str:
+        """Return the name of the class of the settings."""
+        return f"{__name__}.{PackedArgs.__name__}"
+
+    def load_datasets(self, cfg: Any, preprocess: bool = False) -> TrainDatasetMeta:
+        """Return the rows, and the number of steps."""
+        check_settings("Axolotl", cfg, {"attn_implementation": _RULES["attn_implementation"]})  # of older names, too
+        rows = as_datasets(open_rows(_plain(cfg.packed_dataset)))
+        path = _plain(cfg.packed_eval_dataset)
+        steps = math.ceil(len(rows) * cfg.num_epochs / cfg.batch_size)
+        return TrainDatasetMeta(
+            train_dataset=rows,
+            eval_dataset=as_datasets(open_rows(path)) if path else None,
+            total_num_steps=min(steps, cfg.max_steps or steps),
+        )
+
+    def get_training_args(self, cfg: Any) -> dict[str, Any]:
+        """Keep all columns, because the boundaries are among them."""
+        return {"remove_unused_columns": False}
+
+    def get_collator_cls_and_kwargs(self, cfg: Any, is_eval: bool = False) -> tuple[type[Collator], dict[str, Any]]:
+        """Return the collator."""
+        return Collator, {}
+
+    def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> Sequence[Any]:
+        """Give a model with sdpa packer's attention while it is trained."""
+        return [PackedAttention(always=False)]
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting without Axolotl's own class of mappings."""
+    return value.to_dict() if hasattr(value, "to_dict") else value

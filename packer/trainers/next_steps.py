@@ -1,0 +1,117 @@
+"""What a user writes to train on a packed dataset, for each trainer: `STEPS`. Importing it is cheap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packer.errors import OptionError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextStep:
+    """What to write for one trainer; {packed} and {max_len} stand for the folder and the tokens of a row."""
+
+    where: str
+    """What the lines are for."""
+
+    lines: str
+
+    page: str
+    """Page in docs/how-to/trainers, without its ending."""
+
+    trees: bool = False
+    """Whether it trains rows of trees."""
+
+    reads_tokens: bool = True
+    """Whether it reads tokens and labels of rows, and not only which documents are in them."""
+
+    exported: bool = False
+    """Whether it reads an export instead of the packed dataset."""
+
+    def text(self, packed: object, max_len: int | str) -> str:
+        """Return what to write for a packed dataset, and the page that explains it."""
+        lines = self.lines.format(packed=packed, max_len=max_len).splitlines()
+        return "\n  ".join([f"{self.where} (docs/how-to/trainers/{self.page}.md):", *lines])
+
+
+def _export(name: str, page: str, then: str = "") -> NextStep:
+    lines = f"packer export {{packed}} --to {name}\n{then}".rstrip()
+    return NextStep(where="Next, export the rows", lines=lines, page=page, exported=True)
+
+
+_HF = NextStep(
+    where="In your script",
+    lines='trainer = Trainer(model, **packer.trainers.hf("{packed}", args))',
+    page="hugging-face",
+    trees=True,
+)
+
+STEPS: dict[str, NextStep] = {
+    "hf": _HF,
+    "trl": NextStep(
+        where="In your script",
+        lines='trainer = SFTTrainer(model, **packer.trainers.trl("{packed}", args))',
+        page="trl",
+        trees=True,
+    ),
+    "axolotl": NextStep(
+        where="In Axolotl's configuration",
+        lines="plugins: [packer.trainers.axolotl.Packed]\npacked_dataset: {packed}",
+        page="axolotl",
+    ),
+    "torchtitan": NextStep(
+        where="To torchtitan's command, with the name of its configuration",
+        lines="--module packer.trainers.torchtitan --config llama3_8b\n"
+        "--dataloader.packed {packed} --training.seq_len {max_len}",
+        page="torchtitan",
+    ),
+    "verl": NextStep(
+        where="To the command of verl's SFT trainer",
+        lines="data.custom_cls.path=pkg://packer.trainers.verl data.custom_cls.name=PackedRows\n"
+        "data.train_files={packed}",
+        page="verl",
+    ),
+    "lightning": NextStep(
+        where="In your module's train_dataloader",
+        lines='dataset = packer.load("{packed}")\n'
+        "sampler = packer.BatchSampler(dataset, global_batch=32, rank=self.global_rank, world_size=world_size)\n"
+        "return StatefulDataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)",
+        page="lightning",
+    ),
+    "ms-swift": NextStep(
+        where="ms-swift makes these rows itself, from documents in their order",
+        lines='packer.rows("{packed}")',
+        page="ms-swift",
+        reads_tokens=False,
+    ),
+    "llama-factory": _export(
+        "llama-factory",
+        "llama-factory",
+        "and in LLaMA-Factory's configuration:\ntokenized_path: {packed}-llama-factory\nneat_packing: true",
+    ),
+    "megatron": _export("megatron", "megatron"),
+    "megatron-indexed": _export("megatron-indexed", "megatron"),
+    **{name: _export(name, name) for name in ("automodel", "maxtext", "olmo-core", "torchtune")},
+}
+
+ALIASES = dict.fromkeys(("huggingface", "hugging-face", "transformers"), "hf") | {"llamafactory": "llama-factory"}
+
+
+def as_trainer(name: str | None) -> str | None:
+    """Return the name of a trainer in `STEPS`, in lower case and without aliases."""
+    return None if name is None else ALIASES.get(name.lower(), name.lower())
+
+
+def refuse_rows(trainer: str | None, *, trees: bool, index_only: bool, labels: bool) -> None:
+    """Raise an OptionError if a trainer cannot read rows that are packed in this way."""
+    if trainer is None:
+        return
+    if trees and not STEPS[trainer].trees:
+        having = " and ".join(name for name, step in STEPS.items() if step.trees)
+        raise OptionError(f"--for {trainer} does not train trees (--pairs, --share-prefixes): only {having} do")
+    if not STEPS[trainer].reads_tokens:
+        return
+    if index_only:
+        raise OptionError(f"--for {trainer} needs rows with tokens: leave --index-only and --lengths out")
+    if not labels:
+        raise OptionError(f"--for {trainer} needs labels: leave --no-labels out")

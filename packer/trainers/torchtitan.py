@@ -1,0 +1,117 @@
+"""torchtitan: every configuration of its models, with packed rows as the data.
+
+    torchrun -m torchtitan.train --module packer.trainers.torchtitan --config llama3_8b
+        --dataloader.packed dataset-packed-4096 --training.seq_len 4096
+
+`--dataloader.packed` is a path, or JSON: a list of paths, or paths with weights. Versions after 0.3 read rows through
+Grain (`torchtitan_grain.py`).
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from torchtitan import models
+
+from packer.errors import PackerError
+from packer.loader.batch_formats import TorchtitanBatch
+from packer.loader.batch_sampler import BatchSampler
+from packer.trainers.guard import open_rows
+
+try:
+    from torchtitan.components.dataloader import ParallelAwareDataloader
+except ImportError:  # replaced by Grain in August 2026
+    from packer.trainers.torchtitan_grain import packed_loader as _loader
+else:
+
+    class PackedDataLoader(ParallelAwareDataloader):
+        """Batches of packed rows, epoch after epoch, which resume with torchtitan's checkpoint."""
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(ParallelAwareDataloader.Config):
+            """Configuration of torchtitan's data loaders, the packed dataset, and the seed."""
+
+            packed: str = ""
+            """Path of the packed dataset; or, as JSON, several paths, or paths with weights."""
+
+            seed: int = 0
+            """Seed of the order of rows."""
+
+        def __init__(
+            self,
+            config: Config,
+            *,
+            dp_world_size: int,
+            dp_rank: int,
+            seq_len: int,
+            local_batch_size: int,
+            snapshot_every_n_steps: int | None = 1,
+            **_: Any,  # such as the tokenizer, which tokenized rows do not need
+        ) -> None:
+            dataset = open_rows(config.packed)
+            if dataset.max_len != seq_len:
+                raise PackerError(f"training.seq_len is {seq_len}: set it to {dataset.max_len}, the tokens per row")
+            sampler = BatchSampler(
+                dataset,
+                global_batch=local_batch_size * dp_world_size,
+                rank=dp_rank,
+                world_size=dp_world_size,
+                seed=config.seed,
+                drop_last=True,  # batches of one shape
+            )
+            super().__init__(
+                dataset,
+                dp_rank=dp_rank,
+                dp_world_size=dp_world_size,
+                batch_sampler=sampler,
+                collate_fn=TorchtitanBatch(),
+                num_workers=config.num_workers,
+                persistent_workers=config.persistent_workers,
+                pin_memory=config.pin_memory,
+                prefetch_factor=config.prefetch_factor,
+                snapshot_every_n_steps=snapshot_every_n_steps or 1,
+            )
+
+        def __iter__(self) -> Iterator[Any]:
+            """Yield batches without end; the sampler shuffles each epoch differently."""
+            while True:
+                yield from super().__iter__()
+
+    _loader = PackedDataLoader.Config
+
+
+def __getattr__(name: str) -> Callable[[], Any]:
+    """Return torchtitan's configuration of this name, such as `llama3_8b`, with packed rows as its data."""
+    if not name.startswith("_"):
+        found = [model.name for model in pkgutil.iter_modules(models.__path__) if model.ispkg]
+        for model in sorted(found, key=lambda model: not name.startswith(model)):
+            try:
+                registry = import_module(f"{models.__name__}.{model}.config_registry")
+            except ImportError:
+                if name.startswith(model):
+                    raise
+                continue  # a model whose packages are not installed
+            if hasattr(registry, name):
+                return partial(_packed, getattr(registry, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _packed(make: Callable[[], Any]) -> Any:
+    """Return a configuration whose attention finds documents by their positions, with packed rows as its data."""
+    config = make()
+    for layer in config.model_spec.model.layers:
+        inner = getattr(getattr(layer, "attention", None), "inner_attention", None)
+        kind = type(inner).__qualname__.partition(".")[0]
+        if kind not in ("FlexAttention", "VarlenAttention"):
+            raise PackerError(
+                f"{make.__name__} has layers with {'no attention' if inner is None else kind}, which ignores the "
+                "boundaries of documents: choose a configuration with flex or varlen attention in every layer"
+            )
+    config.dataloader = _loader()
+    config.validator.enable = False  # it reads a dataset of texts
+    return config

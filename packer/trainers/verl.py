@@ -1,0 +1,64 @@
+"""verl's SFT trainer: packed rows as its dataset.
+
+    data.custom_cls.path=pkg://packer.trainers.verl data.custom_cls.name=PackedRows data.train_files=dataset-packed-4096
+
+A row without its padding is what verl treats as one sequence. Documents begin where positions restart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from packer.column_names import NO_LOSS
+from packer.errors import PackerError
+from packer.loader.batch_formats import HFBatch
+from packer.trainers.guard import Packed, check_settings, open_rows
+
+_ONE_SEQUENCE = "documents in a row would see each other"
+_RULES = {
+    "data.pad_mode": (("no_padding",), "rows have different lengths"),
+    "model.use_remove_padding": ((True,), f"{_ONE_SEQUENCE}, because verl would pass a mask to attention"),
+    "model.override_config.attn_implementation": (
+        ("sdpa", "eager", "flash_attention_2", "flash_attention_3"),
+        "it may ignore the boundaries of documents",
+    ),
+    "engine.strategy": (("fsdp", "fsdp2", "veomni", "torchtitan"), f"{_ONE_SEQUENCE}, because it ignores positions"),
+}
+
+
+class PackedRows(Dataset[dict[str, torch.Tensor]]):
+    """Items of verl's `no_padding` mode.
+
+    Args:
+        parquet_files: packed dataset: a path, a list of paths, or paths with weights.
+        config: verl's configuration of data, whose parent has the settings that are checked.
+        max_samples: number of rows to use, -1 for all.
+
+    Raises:
+        PackerError: the dataset cannot be opened, or a setting would mix documents.
+    """
+
+    def __init__(self, parquet_files: Packed, config: Any = None, max_samples: int = -1, **_: Any) -> None:
+        if config is not None:
+            from omegaconf import OmegaConf
+
+            check_settings("verl", config._get_root(), _RULES)
+            if OmegaConf.is_config(parquet_files):
+                parquet_files = OmegaConf.to_container(parquet_files)
+        self._rows = open_rows(parquet_files)
+        self._count = len(self._rows) if max_samples < 0 else min(max_samples, len(self._rows))
+        self._collate = HFBatch()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        batch = self._collate([self._rows[index]])
+        tokens, labels, positions = (batch[name][0] for name in ("input_ids", "labels", "position_ids"))
+        trained = labels != NO_LOSS
+        if not torch.equal(tokens[trained], labels[trained]):
+            raise PackerError("verl takes labels from the tokens, so a label must be its token or -100")
+        return {"input_ids": tokens, "position_ids": positions, "loss_mask": trained.long()}
