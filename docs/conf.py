@@ -56,6 +56,7 @@ INTERNAL = (  # `format.md` describes the fields of the first four; PackArgument
     "AnyPath",  # a path or such an address
     "packer.manifest_fields.PlanTotals",
     "packer.report.row_figures.LimitUse",
+    "packer.report.row_figures.Waiting",
     "OneSource",  # whatever `packer.pack` takes as a source
     "Packed",  # whatever `packer.load` takes as a path
     "SourceLike",  # whatever `packer.pack` takes as a source

@@ -162,6 +162,21 @@ MISTAKES = {
         2,
         ("needs no export", "axolotl.md"),
     ),
+    "trees for a trainer that reads none": (
+        ["pack", "rows.jsonl", "--max-len", "64", "--for", "axolotl", "--share-prefixes"],
+        2,
+        ("--for axolotl does not train trees", "only hf and trl do"),
+    ),
+    "no labels for a trainer": (
+        ["pack", "rows.jsonl", "--max-len", "64", "--for", "trl", "--no-labels"],
+        2,
+        ("--for trl needs labels: leave --no-labels out",),
+    ),
+    "no tokens for a trainer": (
+        ["pack", "rows.jsonl", "--max-len", "64", "--for", "Transformers", "--index-only"],
+        2,
+        ("--for hf needs rows with tokens", "leave --index-only"),
+    ),
     "chats without a tokenizer": (
         ["pack", "chats.jsonl", "--max-len", "64"],
         1,

@@ -4,11 +4,15 @@ import re
 import subprocess
 import sys
 from math import inf
+from pathlib import Path
 
 import pytest
 
 import packer
 from packer import PackerError
+from packer.exporting.targets import TARGETS
+from packer.trainers.next_steps import STEPS
+from tests.helpers.commands import succeeded
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -158,3 +162,15 @@ def test_arguments_of_another_trainer_and_trees_on_one_side_are_refused(example,
 def test_importing_it_imports_no_trainer():
     code = "import sys, packer; packer.trainers; print({'torch', 'transformers', 'pyarrow'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("trainer", STEPS)
+def test_pack_for_a_trainer_prints_what_to_write_and_its_page_exists(example, tmp_path, monkeypatch, trainer):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "tokens.jsonl", [{"input_ids": [1, 2, 3]}])
+    printed = succeeded("pack", "tokens.jsonl", "--max-len", 16, "--for", trainer.upper())
+    step = STEPS[trainer]
+    assert printed.endswith(step.text("tokens-packed-16", 16) + "\n")
+    assert (Path(packer.__file__).parent.parent / f"docs/how-to/trainers/{step.page}.md").exists()
+    assert step.exported == (f"packer export tokens-packed-16 --to {trainer}" in printed)
+    assert not step.exported or trainer in TARGETS

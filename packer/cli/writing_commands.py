@@ -156,18 +156,10 @@ def pack(
     from packer.pipeline.report_file import ReportFile
 
     if lengths is not None:
-        if dataset:
-            raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
-        path, _, column = lengths.rpartition(":")
-        has_columns = not lengths.endswith(".npy")
-        if has_columns and (not path or not column or "/" in column):
-            raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
-        dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), ARRAY_COLUMN)
+        dataset, values["lengths_column"] = _lengths_source(dataset, lengths)
     source = source_of(dataset)
     pack_options = PackOptions(tokenizer=tokenizer, **values_of(PackOptions, values))
-    index_only = pack_options.index_only or lengths is not None
-    trees, labels = pack_options.has_trees, pack_options.labels
-    refuse_rows(for_trainer, trees=trees, index_only=index_only, labels=labels)
+    refuse_rows(for_trainer, pack_options)
     page = ReportFile(path=report, tokenizer=tokenizer, words=tuple(click.get_current_context().meta[ARGUMENTS]))
     if report is not None and is_remote(values["output"]):
         raise OptionError(
@@ -176,18 +168,14 @@ def pack(
     decode = page.decoder()
 
     def after(packed: AnyPath) -> list[str]:
+        next_step = _next_step(for_trainer, packed, pack_options.max_len)
+        if report is None:
+            return next_step
         from packer.pipeline.collect_figures import packed_figures
 
-        lines = []
-        if report is not None:
-            with progress_bars() as progress:
-                page.write(packed_figures(packed, for_report=True, decode=decode, progress=progress))
-            lines.append(f"Report written to {report}")
-        if for_trainer is not None:
-            lines.append(STEPS[for_trainer].text(packed, pack_options.max_len))
-        elif sys.stdout.isatty():
-            lines.append(f"Next: packer show {packed} 0; for training, docs/how-to/trainers/index.md or --for TRAINER")
-        return lines
+        with progress_bars() as progress:
+            page.write(packed_figures(packed, for_report=True, decode=decode, progress=progress))
+        return [f"Report written to {report}", *next_step]
 
     write_output(
         partial(packing.pack, source, options=pack_options),
@@ -197,6 +185,28 @@ def pack(
         complete="is complete, packed with the same options from the same source",
         as_json=as_json,
     )
+
+
+def _lengths_source(dataset: tuple[str, ...], lengths: str) -> tuple[tuple[str], str]:
+    """Return (paths, column) of --lengths."""
+    from packer.sources.number_columns import ARRAY_COLUMN
+
+    if dataset:
+        raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
+    if lengths.endswith(".npy"):
+        return (lengths,), ARRAY_COLUMN
+    path, _, column = lengths.rpartition(":")
+    if not path or not column or "/" in column:
+        raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
+    return (path,), column
+
+
+def _next_step(trainer: str | None, packed: AnyPath, max_len: int) -> list[str]:
+    """Return what to write for a trainer; without one, what to type next, for people only."""
+    if trainer is not None:
+        return [STEPS[trainer].text(packed, max_len)]
+    shown = f"Next: packer show {packed} 0; for training, docs/how-to/trainers/index.md or --for TRAINER"
+    return [shown] if sys.stdout.isatty() else []
 
 
 @command(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packer.errors import OptionError
+
+if TYPE_CHECKING:
+    from packer.options import PackOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,16 +106,15 @@ def as_trainer(name: str | None) -> str | None:
     return None if name is None else ALIASES.get(name.lower(), name.lower())
 
 
-def refuse_rows(trainer: str | None, *, trees: bool, index_only: bool, labels: bool) -> None:
-    """Raise an OptionError if a trainer cannot read rows that are packed in this way."""
+def refuse_rows(trainer: str | None, options: PackOptions) -> None:
+    """Raise an OptionError if a trainer cannot read rows that are packed with these options."""
     if trainer is None:
         return
-    if trees and not STEPS[trainer].trees:
-        having = " and ".join(name for name, step in STEPS.items() if step.trees)
+    step = STEPS[trainer]
+    if options.has_trees and not step.trees:
+        having = " and ".join(name for name, other in STEPS.items() if other.trees)
         raise OptionError(f"--for {trainer} does not train trees (--pairs, --share-prefixes): only {having} do")
-    if not STEPS[trainer].reads_tokens:
-        return
-    if index_only:
+    if step.reads_tokens and (options.index_only or options.lengths_column is not None):
         raise OptionError(f"--for {trainer} needs rows with tokens: leave --index-only and --lengths out")
-    if not labels:
+    if step.reads_tokens and not options.labels:
         raise OptionError(f"--for {trainer} needs labels: leave --no-labels out")
