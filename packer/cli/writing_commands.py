@@ -151,7 +151,6 @@ def pack(
     with --output. An interrupted command continues where it stopped when it is run again.
     """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer.cli.run_summary import pack_summary
-    from packer.inputs.array_header import ARRAY_COLUMN
     from packer.pipeline import packing
     from packer.pipeline.report_file import ReportFile
 
@@ -189,7 +188,7 @@ def pack(
 
 def _lengths_source(dataset: tuple[str, ...], lengths: str) -> tuple[tuple[str], str]:
     """Return (paths, column) of --lengths."""
-    from packer.sources.number_columns import ARRAY_COLUMN
+    from packer.inputs.array_header import ARRAY_COLUMN
 
     if dataset:
         raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
