@@ -5,7 +5,7 @@ import json
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("axolotl", exc_type=ImportError)
+pytest.importorskip("axolotl")
 yaml = pytest.importorskip("yaml")
 
 from packer import PackerError  # noqa: E402  these need torch

@@ -110,13 +110,20 @@ def test_torchtune_collates_the_rows_and_its_model_keeps_documents_apart(example
     assert all(torch.equal(loaded[name], batch[name]) for name in batch)
 
 
+def titan_plugin():
+    pytest.importorskip("torchtitan.components.dataloader")
+    from packer.trainers import torchtitan
+
+    return torchtitan
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("attention", ["flex", "varlen"])
 def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_apart(example, attention, monkeypatch):
     """FlexAttention has no backward on a CPU; varlen attention is torch's, over stand-ins for its operators."""
     monkeypatch.setattr(torch, "bfloat16", torch.float32)  # to which torchtitan's attention converts
-    recipe = pytest.importorskip("packer.trainers.torchtitan", exc_type=ImportError)
+    recipe = titan_plugin()
     model = tiny_titan(attention).requires_grad_(attention == "varlen")
     operators_of_varlen_attn()
     rows = example.rows
@@ -197,7 +204,7 @@ def test_the_model_of_megatron_core_trains_on_a_packed_batch_as_on_documents_alo
 
 
 def test_the_loader_for_torchtitan_goes_on_over_epochs_and_from_a_state(example):
-    recipe = pytest.importorskip("packer.trainers.torchtitan", exc_type=ImportError)
+    recipe = titan_plugin()
 
     def loader(rank=0, ranks=1):
         return recipe.PackedDataLoader.Config(packed=str(example.packed)).build(

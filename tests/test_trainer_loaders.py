@@ -38,7 +38,9 @@ def example(request, tmp_path_factory):
 
 def titan_loader(example, *, rank=0, ranks=1, rows=1):
     logging.getLogger("absl").setLevel(logging.ERROR)
-    recipe = pytest.importorskip("packer.trainers.torchtitan_grain", exc_type=ImportError)
+    pytest.importorskip("torchtitan.components.data")
+    from packer.trainers import torchtitan_grain as recipe
+
     config = recipe.packed_loader()
     config.dataset.dataset.source.path = str(example.packed)
     return config.build(

@@ -3,10 +3,15 @@
     SFTTrainer(model, **packer.trainers.trl("dataset-packed-4096", args))     TRL
     Trainer(model, **packer.trainers.hf("dataset-packed-4096", args))         Hugging Face Trainer
 
-A packed dataset is a path, a list of paths, or paths with weights, as `packer.load` takes them.
+Other trainers name a module of this package in their configuration; `packer pack --for TRAINER` prints how. A packed
+dataset is a path, a list of paths, or paths with weights, as `packer.load` takes them.
 
     guard.py              datasets opened, and settings of a trainer that would mix documents refused
+    next_steps.py         what a user writes for each trainer
     hf_and_trl.py         the Hugging Face Trainer and TRL's SFTTrainer
+    axolotl.py            a plugin
+    torchtitan.py         torchtitan's configurations; torchtitan_grain.py, a source of its loader after version 0.3
+    verl.py               a dataset for its SFT trainer
 
 A module for a trainer imports the trainer. Importing this package imports nothing.
 """

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-from axolotl.common.datasets import TrainDatasetMeta
-from axolotl.integrations.base import BasePlugin
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any
 
 from packer.loader.batch_formats import HFBatch
 from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_settings, open_rows
-from packer.trainers.hf_and_trl import PackedAttention, as_datasets
+
+if TYPE_CHECKING:
+    from axolotl.common.datasets import TrainDatasetMeta
+
+try:
+    from axolotl.integrations.base import BasePlugin
+    from pydantic import BaseModel
+except ImportError:  # the module can be imported without Axolotl
+    BasePlugin = BaseModel = object
 
 _NOT_READ = "packed_dataset takes the place of all other data, so it would not be used"
 _RULES = {
@@ -69,6 +73,10 @@ class Packed(BasePlugin):
 
     def load_datasets(self, cfg: Any, preprocess: bool = False) -> TrainDatasetMeta:
         """Return the rows, and the number of steps."""
+        from axolotl.common.datasets import TrainDatasetMeta
+
+        from packer.trainers.hf_and_trl import as_datasets
+
         check_settings("Axolotl", cfg, {"attn_implementation": _RULES["attn_implementation"]})  # of older names, too
         rows = as_datasets(open_rows(_plain(cfg.packed_dataset)))
         path = _plain(cfg.packed_eval_dataset)
@@ -89,6 +97,8 @@ class Packed(BasePlugin):
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> Sequence[Any]:
         """Give a model with sdpa packer's attention while it is trained."""
+        from packer.trainers.hf_and_trl import PackedAttention
+
         return [PackedAttention(always=False)]
 
 

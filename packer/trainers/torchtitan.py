@@ -16,8 +16,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from torchtitan import models
-
 from packer.errors import PackerError
 from packer.loader.batch_formats import TorchtitanBatch
 from packer.loader.batch_sampler import BatchSampler
@@ -25,7 +23,7 @@ from packer.trainers.guard import open_rows
 
 try:
     from torchtitan.components.dataloader import ParallelAwareDataloader
-except ImportError:  # replaced by Grain in August 2026
+except ImportError:  # Grain has taken its place in August 2026
     from packer.trainers.torchtitan_grain import packed_loader as _loader
 else:
 
@@ -88,6 +86,8 @@ else:
 def __getattr__(name: str) -> Callable[[], Any]:
     """Return torchtitan's configuration of this name, such as `llama3_8b`, with packed rows as its data."""
     if not name.startswith("_"):
+        from torchtitan import models
+
         found = [model.name for model in pkgutil.iter_modules(models.__path__) if model.ispkg]
         for model in sorted(found, key=lambda model: not name.startswith(model)):
             try:

@@ -8,21 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from torchtitan.components.data import (
-    ConcatThenSplitPackingConfig,
-    DatasetBuildContext,
-    DatasetIterationPolicy,
-    GrainDataLoader,
-    RandomAccessDataSource,
-    SampleProcessor,
-    SingleDatasetConfig,
-    TextSequence,
-)
-from torchtitan.config import Configurable
-
 from packer.errors import PackerError
 from packer.loader.batch_formats import TorchtitanBatch
 from packer.trainers.guard import open_rows
+
+try:
+    from torchtitan.components.data import (
+        ConcatThenSplitPackingConfig,
+        DatasetBuildContext,
+        DatasetIterationPolicy,
+        GrainDataLoader,
+        RandomAccessDataSource,
+        SampleProcessor,
+        SingleDatasetConfig,
+        TextSequence,
+    )
+    from torchtitan.config import Configurable
+except ImportError:  # the module can be imported without torchtitan
+    RandomAccessDataSource = object
+    Configurable = SampleProcessor = type("Missing", (), {"Config": object})
 
 
 class PackedRows(Configurable, RandomAccessDataSource):
