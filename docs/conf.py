@@ -20,10 +20,13 @@ release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_static"]
 html_theme = "furo"
 html_title = f"packer {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
 html_show_copyright = False
 smartquotes = False  # they would change code
 highlight_language = "text"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import packer
+from tests.helpers.chromium import open_chromium, set_screen
 from tests.helpers.design_page import names_in
 
 ROOT = Path(__file__).parent.parent
@@ -33,18 +34,57 @@ def build(source: Path, output: Path) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_documentation_builds_without_a_warning(tmp_path):
-    done = build(ROOT / "docs", tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The process that built docs/, and the folder of the pages."""
+    folder = tmp_path_factory.mktemp("site")
+    return build(ROOT / "docs", folder), folder / "html"
+
+
+def test_the_documentation_builds_without_a_warning(site):
+    done, html = site
     assert done.returncode == 0, done.stderr
-    built = {path.relative_to(tmp_path / "html") for path in (tmp_path / "html").rglob("*.html")}
+    built = {path.relative_to(html) for path in html.rglob("*.html")}
     for page in (ROOT / "docs").rglob("*.md"):
         assert page.relative_to(ROOT / "docs").with_suffix(".html") in built
     assert not done.stderr
-    python = (tmp_path / "html/reference/python.html").read_text()
+    python = (html / "reference/python.html").read_text()
     assert [name for name in packer.__all__ if f'id="packer.{name}"' not in python] == ["attention", "trainers"]
     assert [name for name in packer.attention.__all__ if f'id="packer.attention.{name}"' not in python] == [
         "IMPLEMENTATION"
     ]
+
+
+@pytest.mark.nightly
+def test_no_page_is_wider_than_a_phone(site):
+    """Tables and code scroll within boxes of their own."""
+    with open_chromium() as driver:
+        set_screen(driver, 390)
+        widths = {}
+        for page in sorted(site[1].rglob("*.html")):
+            driver.get(page.as_uri())
+            widths[page.name] = driver.execute_script("return document.documentElement.scrollWidth")
+    assert {name: width for name, width in widths.items() if width > 390} == {}
+
+
+def test_a_button_copies_code_and_of_a_terminal_the_commands(site):
+    copied = """
+        const done = arguments[0], copied = [];
+        navigator.clipboard.writeText = async (text) => { copied.push(text); };
+        for (const button of document.querySelectorAll("button.copy")) button.click();
+        setTimeout(() => done(copied));
+    """
+    page = (ROOT / "docs/tutorials/first-pack.md").read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert {language for language, _ in blocks} == {"bash", "console", "python"}
+    with open_chromium() as driver:
+        driver.get((site[1] / "tutorials/first-pack.html").as_uri())
+        assert driver.execute_async_script(copied) == [
+            "".join(line[2:] for line in code.splitlines(True) if line.startswith("$ "))
+            if language == "console"
+            else code
+            for language, code in blocks
+        ]
 
 
 PLANTED = {

@@ -1,8 +1,7 @@
-"""The report in a browser: Chromium, as Debian has it (packages chromium and chromium-driver), driven by selenium."""
+"""The report in a browser, at the widths of a desktop and of a phone."""
 
 import json
 import re
-import shutil
 import threading
 import time
 from base64 import b64decode
@@ -17,9 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.chromium import open_chromium, set_screen
 from tests.helpers.commands import succeeded
-
-webdriver = pytest.importorskip("selenium.webdriver")
 
 PLOTS = ["rows", "lengths"]
 HEADERS: dict[str, str] = {}
@@ -68,10 +66,7 @@ class Browser:
         self.driver = driver
 
     def open(self, address: str, *, width: int = 1000, dark: bool = False, scripts: bool = True) -> None:
-        self.driver.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
-        )
+        set_screen(self.driver, width)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
@@ -116,17 +111,8 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and chromedriver):
-        pytest.skip("there is no chromium, or no chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
-    yield made
-    made.quit()
+    with open_chromium() as driver:
+        yield driver
 
 
 @pytest.fixture
