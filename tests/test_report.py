@@ -66,7 +66,7 @@ def test_stats_show_padding_now_and_packed_and_the_batch_to_use() -> None:
     lengths = [100] * 900 + [300] * 100  # 120,000 tokens; 9.375 documents of the mean length fill a row
     text = str(figures_of(lengths, max_len=1125, rows=107, lower_bound=106))
     assert text.startswith("1,000 documents, 120,000 tokens\n")
-    assert "107 rows of 1,125 tokens, 99.7% full (lower bound 106)" in text
+    assert "107 rows of 1,125 tokens, 99.7% full; no packing has fewer than 106" in text
     padding, speedup = text.split("Speed-up over padding")
     assert line_with(padding, "to 1,125 tokens").split()[3:] == ["89.3%"] * 7
     assert line_with(padding, "packed (bfd)").split()[2:] == ["0.3%"] * 7
@@ -122,7 +122,16 @@ def test_packed_stats_show_rows_padding_and_attention() -> None:
     assert line_with(text, "documents  ").split()[:3] == ["documents", "4", "1.33"]
     assert "83.3% full" in line_with(text, "the rows are")
     assert line_with(text, "padding  ").split()[:3] == ["padding", "16.7%", "0.67"]
-    assert line_with(text, "lower bound").split()[2] == "2"
+    assert line_with(text, "no packing has fewer").split() == [
+        "rows",
+        "3",
+        "no",
+        "packing",
+        "has",
+        "fewer",
+        "than",
+        "2",
+    ]
     assert line_with(text, "of the work of a 7B model").startswith("attention")
     assert line_with(text, "largest  ").split()[:2] == ["largest", "1.20"]
 
@@ -181,7 +190,7 @@ def test_summary_accounts_for_every_document_and_token(verbose: bool) -> None:
     ):
         assert any(line.split()[: len(fact)] == fact for line in text.splitlines()), f"{fact} is missing in:\n{text}"
     assert "99.94% full" in text
-    assert "lower bound 3,303; gap 0.03%" in text
+    assert "99.94% full; no packing has fewer than 3,303" in text
 
 
 @pytest.mark.parametrize(
@@ -189,7 +198,7 @@ def test_summary_accounts_for_every_document_and_token(verbose: bool) -> None:
     [
         ("options", {"labels": False}, "only packer.load is safe"),
         ("options", {"algorithm": "wrapped"}, "Wrapping cut"),
-        ("totals", {"lower_bound": 3302}, "lower bound 3,302; gap 0.06%"),
+        ("totals", {"lower_bound": 3302}, "no packing has fewer than 3,302"),
     ],
 )
 def test_summary_tells_what_is_not_so_in_other_packs(part: str, changes: dict[str, Any], words: str) -> None:
@@ -197,8 +206,10 @@ def test_summary_tells_what_is_not_so_in_other_packs(part: str, changes: dict[st
     assert words not in summary_of(MANIFEST)
 
 
-def test_summary_has_no_gap_where_the_bound_is_reached() -> None:
-    assert "gap" not in summary_of(MANIFEST | {"totals": MANIFEST["totals"] | {"lower_bound": 3304}})
+def test_summary_says_where_no_packing_has_fewer_rows() -> None:
+    assert "full; the fewest possible\n" in summary_of(
+        MANIFEST | {"totals": MANIFEST["totals"] | {"lower_bound": 3304}}
+    )
 
 
 def test_summary_warns_where_nothing_is_trained():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packer.exporting.targets import TARGETS
 from packer.manifest_fields import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
-from packer.report.plain_text import count_of, number, percent, render_table
+from packer.report.plain_text import count_of, fewest, number, percent, render_table
 from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.stores import any_path
@@ -146,17 +146,11 @@ def _facts(manifest: Manifest, *, verbose: bool) -> Iterator[Fact]:
     yield "  padding", totals.tokens_stripped, "removed before, by attention_mask; not among the tokens"
     yield "  shared", totals.tokens_shared, "left out: beginnings of documents are stored once"
     if options.labels and options.lengths_column is None:
-        untrained = count_of(totals.segments_untrained, "segment")
-        none = f"; {untrained} without a trained token" if totals.segments_untrained else ""
-        yield (
-            "trained",
-            totals.tokens_trained,
-            f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed{none}",
-        )
+        yield "trained", totals.tokens_trained, f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
+        yield "  untrained", totals.segments_untrained, "segments without a trained token"
 
-    packed, bound, groups = totals.rows, totals.lower_bound, totals.groups
-    gap = f"; gap {percent((packed - bound) / bound)}" if packed > bound else ""
-    yield "rows", packed, f"{percent(totals.efficiency)} full; lower bound {bound:,}{gap}"
+    packed, groups = totals.rows, totals.groups
+    yield "rows", packed, f"{percent(totals.efficiency)} full; {fewest(packed, totals.lower_bound)}"
     if groups is not None:
         extra, without = packed - groups.rows_ungrouped, groups.documents_without
         share = percent(extra / groups.rows_ungrouped)

@@ -8,7 +8,7 @@ from typing import Any
 
 from packer.errors import OptionError, PackerError
 from packer.options import PackOptions, values_of
-from packer.paths import expanded, is_histogram
+from packer.paths import PathList, expanded, is_histogram
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.comparing import compare
 from packer.pipeline.report_file import ReportFile
@@ -54,6 +54,9 @@ def stats(
         "job": job,
         "progress": progress,
     }
+    packed = next((path for path in source.paths if names_packed(path)), None) if isinstance(source, PathList) else None
+    if packed is not None:
+        raise PackerError(f"{packed} is packed: name one dataset, or several packed ones, as for packer.load")
     if isinstance(source, str | Path) and names_packed(source):
         _refuse_lengths(source, max_lens)
         figures = packed_figures(source, decode=page.decoder(), **collecting)

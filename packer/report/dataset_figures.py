@@ -23,7 +23,7 @@ from packer.report.figure_tables import (
     row_facts,
 )
 from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
-from packer.report.plain_text import count_of, number, percent, render_table, share
+from packer.report.plain_text import count_of, fewest, number, percent, render_table, share
 from packer.report.row_figures import LimitUse, RowFigures, Waiting
 
 
@@ -238,7 +238,7 @@ class Figures:
     def _planned_lines(self) -> Iterator[str]:
         totals, options = self.totals, self.options
         yield f"{count_of(self.documents, 'document')}, {count_of(self.tokens, 'token')}"
-        full = f"{percent(totals.efficiency)} full (lower bound {totals.lower_bound:,})"
+        full = f"{percent(totals.efficiency)} full; {fewest(self.rows, totals.lower_bound)}"
         yield f"Packed: {count_of(self.rows, 'row')} of {self.max_len:,} tokens, {full}"
         for use in self.limits:
             yield f"{use.column}: {number(use.mean)} {of_limit(use)}"
@@ -267,7 +267,7 @@ class Figures:
             ["tokens", f"{self.tokens:,}", f"the rows are {percent(self.totals.efficiency)} full"],
             *([use.column, number(use.mean), of_limit(use)] for use in self.limits),
             ["padding", percent(self.padding.packed), padding],
-            ["lower bound", f"{self.totals.lower_bound:,}", f"rows that any packing needs; here {self.rows:,}"],
+            ["rows", f"{self.rows:,}", fewest(self.rows, self.totals.lower_bound)],
             *row_facts(rows),
         ]
         yield f"{count_of(self.rows, 'row')} of {self.max_len:,} tokens"

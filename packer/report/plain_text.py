@@ -61,6 +61,11 @@ def count_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def fewest(rows: int, lower_bound: int) -> str:
+    """Say whether fewer rows are possible: "the fewest possible", or how many any packing needs at least."""
+    return f"no packing has fewer than {lower_bound:,}" if rows > lower_bound else "the fewest possible"
+
+
 def number(value: float) -> str:
     """Format an int in full and a float with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
     if isinstance(value, int):
