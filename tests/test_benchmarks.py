@@ -37,6 +37,7 @@ def run(name: str, *arguments: object) -> str:
         ("bench_memory", ("1e3",), ("pack", "verify --source")),
         ("bench_loader", ("--gigabytes", 0.004, "--runs", 1, "--peer-batches", 2), ("packer.batches", "x peer")),
         ("bench_sources", ("--megabytes", 1, "--runs", 1), ("arrow", "parquet zstd", "jsonl.zst")),
+        ("bench_token_files", ("--tokens", 2e5, "--runs", 1), (".idx", ".bin, EOS", "read index")),
         ("bench_rows", ("--log-normal", 2000, "--max-len", 512), ("log-normal 2,000", "shuffled")),
     ],
 )
