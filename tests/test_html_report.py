@@ -107,7 +107,7 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
         f"Steps of 8 rows: {before:,} \u2192 {after:,}.",
     ):
         assert words in page.words()
-    assert ("Fewer rows are not possible." in page.words()) == (content["rows"] == content["lower_bound"])
+    assert ("The fewest possible." in page.words()) == (content["rows"] == content["lower_bound"])
     padding = [float(at["data-value"]) for tag, at in page.elements if tag == "td" and "data-value" in at]
     said = content["padding"]
     ways = [said["max_len"], *(said[way][size] for way in ("batch_longest", "group_by_length") for size in ("8", "64"))]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packer.manifest_fields import PlanTotals, Totals
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
-from packer.report.plain_text import count_of, duration, number, share
+from packer.report.plain_text import count_of, duration, fewest, number, share
 
 BATCH = 8
 """Documents in a batch that is padded to its longest, to which packing is compared."""
@@ -62,14 +62,13 @@ def cards(figures: Figures) -> list[Card]:
 
 
 def _rows_card(figures: Figures) -> Card:
-    padding, before, bound = figures.padding, figures.epoch.rows, figures.totals.lower_bound
-    at_least = f"At least {count_of(bound, 'row')} are needed."
+    padding, bound = figures.padding, fewest(figures.rows, figures.totals.lower_bound)
     return Card(
         name=f"Rows of {figures.max_len:,} tokens",
-        value=f"{before:,} {ARROW} {figures.rows:,}",
+        value=f"{figures.epoch.rows:,} {ARROW} {figures.rows:,}",
         lines=(
             f"One document a row leaves {share(padding.max_len)} padding, packed rows {share(padding.packed)}.",
-            "Fewer rows are not possible." if figures.rows <= bound else at_least,
+            f"{bound[0].upper()}{bound[1:]}.",
         ),
     )
 
