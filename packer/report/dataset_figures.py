@@ -267,10 +267,10 @@ class Figures:
             ["tokens", f"{self.tokens:,}", f"the rows are {percent(self.totals.efficiency)} full"],
             *([use.column, number(use.mean), of_limit(use)] for use in self.limits),
             ["padding", percent(self.padding.packed), padding],
-            ["rows", f"{self.rows:,}", fewest(self.rows, self.totals.lower_bound)],
             *row_facts(rows),
         ]
-        yield f"{count_of(self.rows, 'row')} of {self.max_len:,} tokens"
+        few = fewest(self.rows, self.totals.lower_bound)
+        yield f"{count_of(self.rows, 'row')} of {self.max_len:,} tokens; {few}"
         yield render_table(facts, align="<><")
         yield ""
         yield render_distribution(rows.segments_per_row, "Segments per row")

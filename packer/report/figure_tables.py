@@ -6,7 +6,7 @@ from packer.report.length_figures import Distribution, Epoch, Padding
 from packer.report.plain_text import count_of, number, percent, render_bars, render_table, share
 from packer.report.row_figures import LimitUse, RowFigures, Waiting
 
-MIXED = "0: each row has documents of one length, 1: of all lengths"
+MIXED = "0 if a row has documents of one length, 1 if of all lengths"
 """Legend of `RowFigures.within_row_share`."""
 
 
