@@ -5,6 +5,7 @@ import subprocess
 import sys
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,3 +175,22 @@ def test_pack_for_a_trainer_prints_what_to_write_and_its_page_exists(example, tm
     assert (Path(packer.__file__).parent.parent / f"docs/how-to/trainers/{step.page}.md").exists()
     assert step.exported == (f"packer export tokens-packed-16 --to {trainer}" in printed)
     assert not step.exported or trainer in TARGETS
+
+
+def test_axolotl_s_context_parallelism_takes_the_ring_that_knows_boundaries_or_is_refused():
+    from packer.trainers.axolotl import Collator, Packed, RowCollator
+
+    ring = {"packed_dataset": "rows", "context_parallel_size": 2, "micro_batch_size": 1}
+    Packed().register(settings := dict(ring))
+    assert settings["ring_attn_func"] == "varlen_llama3"
+    for size, collator in ((None, Collator), (1, Collator), (2, RowCollator)):
+        configuration = SimpleNamespace(context_parallel_size=size)
+        assert Packed().get_collator_cls_and_kwargs(configuration)[0] is collator
+    Packed().register(settings := {"packed_dataset": "rows", "micro_batch_size": 4})
+    assert "ring_attn_func" not in settings
+    with pytest.raises(PackerError, match="ring_attn_func of Axolotl is batch_ring: it ignores the boundaries"):
+        Packed().register({**ring, "ring_attn_func": "batch_ring"})
+    with pytest.raises(
+        PackerError, match=r"micro_batch_size of Axolotl is 2: .* finds boundaries in a single row only"
+    ):
+        Packed().register({**ring, "micro_batch_size": 2, "sequence_parallel_degree": 2})

@@ -1,6 +1,13 @@
 """Isolation: the logits, loss and gradients of documents are the same packed and alone, whatever trains on them."""
 
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from functools import partial
 from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -182,6 +189,11 @@ def reading_sft_trainer(model, example, folder, *, batch_size, **changes):
     return trl.SFTTrainer(model, args=arguments, train_dataset=rows, processing_class=tiny_tokenizer())
 
 
+def reading_sft_trainer_that_prepares(*args, **options):
+    """SFTTrainer with packing on, and its preparation of the data, too."""
+    return reading_sft_trainer(*args, **options, dataset_kwargs=None)
+
+
 def assert_trains_as_alone(make_trainer, example, folder, *, attention="sdpa", batch_size):
     alone = train_alone(tiny_llama(), example.pieces)
     loss, found = train_step(make_trainer(tiny_llama(attention=attention), example, folder, batch_size=batch_size))
@@ -221,6 +233,33 @@ def test_the_trainer_with_packer_trains_as_on_documents_alone(trained, tmp_path,
 @pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
 def test_sft_trainer_trains_as_on_documents_alone(trained, tmp_path, attention, batch_size):
     assert_trains_as_alone(sft_trainer, trained, tmp_path, attention=attention, batch_size=batch_size)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("patched", [False, True])
+def test_patched_trl_keeps_packed_rows_which_it_otherwise_packs_again(any_example, tmp_path, monkeypatch, patched):
+    """docs/how-to/trainers/trl-packed-rows.patch, applied to a copy of the module that it changes."""
+    trl = pytest.importorskip("trl")
+    original = Path(importlib.util.find_spec("trl.trainer.sft_trainer").origin)
+    copied = tmp_path / "trl/trainer/sft_trainer.py"
+    copied.parent.mkdir(parents=True)
+    shutil.copy(original, copied)
+    if patched:
+        patch = Path(__file__).parent.parent / "docs/how-to/trainers/trl-packed-rows.patch"
+        environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+        subprocess.run(["git", "apply", "--include=trl/*", patch], cwd=tmp_path, env=environment, check=True)
+    spec = importlib.util.spec_from_file_location("trl.trainer.copied_sft_trainer", copied)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(trl, "SFTTrainer", module.SFTTrainer)
+    train = partial(assert_trains_as_alone, reading_sft_trainer_that_prepares, any_example, tmp_path, batch_size=2)
+    if patched:
+        train()
+    else:
+        with pytest.raises((TypeError, AssertionError)):
+            train()
 
 
 @pytest.mark.nightly

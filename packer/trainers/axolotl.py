@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from packer.loader.batch_formats import HFBatch
+from packer.loader.batch_formats import HFBatch, HFRows
 from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_settings, open_rows
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ _RULES = {
     "val_set_size": ((0,), f"{_NOT_READ}: name packed_eval_dataset instead"),
     **dict.fromkeys(("rl", "reward_model", "process_reward_model"), ((None, False), "it does not read packed rows")),
 }
+_RING_RULES = {
+    "ring_attn_func": (("varlen_llama3",), "it ignores the boundaries of documents"),
+    "micro_batch_size": ((1,), "with context parallelism, Axolotl finds boundaries in a single row only"),
+}
+"""Rules of context parallelism, for which Axolotl's own choice without sample_packing is batch_ring."""
 
 
 class PackedArgs(BaseModel):
@@ -56,12 +61,22 @@ class Collator(HFBatch):
         super().__init__()
 
 
+class RowCollator(HFRows):
+    """Batches of whole rows, which divide among the processes of context parallelism."""
+
+    def __init__(self, tokenizer: object, **_: object) -> None:
+        super().__init__()
+
+
 class Packed(BasePlugin):
     """Trains rows of `packed_dataset`; refuses settings that would mix documents."""
 
     def register(self, cfg: Any) -> None:
         """Check the settings, before Axolotl validates them; `datasets`, which it requires, are the rows."""
         check_settings("Axolotl", cfg, _RULES)
+        if max(cfg.get(name) or 1 for name in ("context_parallel_size", "sequence_parallel_degree")) > 1:
+            check_settings("Axolotl", cfg, _RING_RULES)
+            cfg["ring_attn_func"] = "varlen_llama3"
         path = cfg.get("packed_dataset")
         first = path if isinstance(path, str) else next(iter(path or ()), "packed_dataset")
         cfg["datasets"] = [{"path": str(first), "type": None}]
@@ -91,9 +106,9 @@ class Packed(BasePlugin):
         """Keep all columns, because the boundaries are among them."""
         return {"remove_unused_columns": False}
 
-    def get_collator_cls_and_kwargs(self, cfg: Any, is_eval: bool = False) -> tuple[type[Collator], dict[str, Any]]:
+    def get_collator_cls_and_kwargs(self, cfg: Any, is_eval: bool = False) -> tuple[type[Any], dict[str, Any]]:
         """Return the collator."""
-        return Collator, {}
+        return (RowCollator if (cfg.context_parallel_size or 1) > 1 else Collator), {}
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> Sequence[Any]:
         """Give a model with sdpa packer's attention while it is trained."""
