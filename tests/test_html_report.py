@@ -358,6 +358,12 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
 # Files
 
 
+def test_an_error_of_a_report_names_the_length_that_was_asked_for(tmp_path) -> None:
+    source = write_documents(tmp_path / "empty.parquet", [0, 0])
+    answer = run("stats", source, "--max-len", 512, "--report", tmp_path / "page.html").stderr
+    assert "longer than max_len 512" in answer
+
+
 def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_path) -> None:
     for command in (("stats", packed), ("pack", source, "--max-len", 128, "-o", tmp_path / "out")):
         assert "--report" in run(*command, "--report", tmp_path).stderr

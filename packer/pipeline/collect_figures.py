@@ -239,8 +239,10 @@ def _compare_lengths(
                 )
             )
         except PackerError:
-            if max_lens or (max_len == tried[-1] and not found):
+            if max_lens:
                 raise
+    if not found:
+        measured.plan(options)  # whose error names the length that was asked for
     progress("length", len(tried), len(tried))
     return tuple(found)
 
