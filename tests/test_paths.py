@@ -79,7 +79,7 @@ def test_tokenizers_and_templates_take_it(home):
 def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from packer.attention.load_model import _language_config
+    from packer.attention.load_model import language_config
 
     seen = []
     monkeypatch.setattr("packer.cli.demo_command.write_corpus", lambda folder: seen.append(folder) or 1 / 0)
@@ -88,7 +88,7 @@ def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
     transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")
     from packer.attention import load_model
 
-    monkeypatch.setattr(load_model, "_language_config", lambda name: seen.append(_language_config(name)) or 1 / 0)
+    monkeypatch.setattr(load_model, "language_config", lambda name: seen.append(language_config(name)) or 1 / 0)
     run("check", "~/model")
     assert seen[1].hidden_size == 64
 
