@@ -206,9 +206,9 @@ def test_a_damaged_index_is_refused_in_one_line(tmp_path, name):
     ("words", "message"),
     [
         ("pack a.idx", "a.idx: there is no a.bin, which holds its tokens; put it beside it"),
-        ("pack b.idx --tokenizer t", "b.idx holds token ids and no other columns: leave out options that read text"),
-        ("pack --lengths b.idx:n", "b.idx holds token ids and no other columns: leave out options that read text"),
-        ("pack b.idx --pairs", "b.idx holds token ids and no other columns: leave out options that read text"),
+        ("pack b.idx --tokenizer t", "b.idx holds token ids alone: pack it without --tokenizer, --lengths"),
+        ("pack --lengths b.idx:n", "b.idx holds token ids alone: pack it without --tokenizer, --lengths"),
+        ("pack b.idx --pairs", "b.idx holds token ids alone: pack it without --tokenizer, --lengths"),
         ("pack b.idx --keep url", "b.idx: no column 'url' (found: input_ids); all files need it"),
         ("pack b.idx --input-column ids", "b.idx: no column 'ids' (found: input_ids)"),
         ("pack b.idx --labels-column l", "no labels column 'l'; name one that exists"),
@@ -352,7 +352,7 @@ ARRAYS = {
     "pack empty.bin --dtype uint16 --eos-id 9": "empty dataset: 0 documents in 1 file(s)",
     "pack c.jsonl --dtype uint16": "--dtype uint16: c.jsonl has no bare array, .npy or .bin: leave it out",
     "pack c.jsonl --eos-id 9": "--eos-id 9: c.jsonl has no bare array, .npy or .bin: leave it out",
-    "pack a.bin --pairs": "a.bin holds token ids and no other columns: leave out options that read text or numbers",
+    "pack a.bin --pairs": "a.bin holds token ids alone: pack it without --tokenizer, --lengths, --pairs and",
 }
 
 

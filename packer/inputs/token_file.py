@@ -26,7 +26,9 @@ class TokenFile(Reader, Protocol):
     @classmethod
     def open(cls, path: AnyPath, name: str) -> Reader:
         """Refuse to read token ids as records of text or numbers."""
-        raise PackerError(f"{name} holds token ids and no other columns: leave out options that read text or numbers")
+        raise PackerError(
+            f"{name} holds token ids alone: pack it without --tokenizer, --lengths, --pairs and --share-prefixes"
+        )
 
     @classmethod
     def mask_of(cls, path: AnyPath) -> AnyPath | None:

@@ -33,7 +33,7 @@ from tests.helpers.fuzzing_kept import KEPT as KEPT
 from tests.helpers.fuzzing_kept import SETS as SETS
 from tests.helpers.fuzzing_kept import make_set, pack_keeping, reading_fault, writing_fault
 from tests.helpers.packed_rows import fit_manifest
-from tests.helpers.token_files import read_indexed, write_indexed
+from tests.helpers.token_files import read_datatrove, read_indexed, write_datatrove, write_indexed
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.helpers.fuzzing_warm"])
@@ -97,6 +97,14 @@ def _indexed(ending: str, sequences: int = 1) -> bytes:
         return write_indexed(Path(folder) / "a", documents, "int16").with_suffix(ending).read_bytes()
 
 
+def _datatrove(name: str) -> bytes:
+    """Make one of the files of datatrove."""
+    rows = _documents(pa.list_(pa.int32())).column("input_ids").to_pylist()
+    with tempfile.TemporaryDirectory() as folder:
+        write_datatrove(Path(folder) / "a.ds", rows)
+        return (Path(folder) / name).read_bytes()
+
+
 INT32, LABELS = pa.list_(pa.int32()), {"labels": True}
 STATE = json.dumps({"_data_files": [{"filename": "data.arrow"}], "_split": None}).encode()
 
@@ -129,6 +137,8 @@ SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "idx": ("a.idx", lambda: _indexed(".idx")),
     "idx-sequences": ("a.idx", lambda: _indexed(".idx", sequences=2)),
     "idx-tokens": ("a.bin", lambda: _indexed(".bin")),
+    "ds": ("a.ds", lambda: _datatrove("a.ds")),
+    "ds-index": ("a.ds.index", lambda: _datatrove("a.ds.index")),
     "saved-data": ("saved/data.arrow", lambda: _ipc(_documents(INT32))),
     "saved-state": ("saved/state.json", lambda: STATE),
 }
@@ -187,6 +197,11 @@ def write_source(name: str, content: bytes, folder: Path) -> tuple[Path, Path]:
             path.with_suffix(ending).write_bytes(_indexed(ending, 2 if name == "idx-sequences" else 1))
         path.write_bytes(content)
         return path.with_suffix(".idx"), path
+    if path.name.startswith("a.ds"):
+        for file in ("a.ds", "a.ds.index"):
+            (folder / file).write_bytes(_datatrove(file))
+        path.write_bytes(content)
+        return folder / "a.ds", path
     path.write_bytes(content)
     return (path.parent if path.parent.name == "saved" else path), path
 
@@ -219,6 +234,8 @@ def read_plainly(source: Path) -> Documents:
         rows = table.to_pylist()
     elif source.suffix in (".idx", ".bin"):
         rows = [{"input_ids": tokens} for tokens in read_indexed(source)]
+    elif source.suffix == ".ds":
+        rows = [{"input_ids": tokens} for tokens in read_datatrove(source)]
     else:
         rows = _read_ipc(source).to_pylist()
     return [(row["input_ids"], row.get("labels")) for row in rows]

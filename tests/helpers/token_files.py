@@ -76,3 +76,15 @@ def write_lines_beside(path: Path, documents: Sequence[Sequence[int]]) -> None:
     ends = [0, *accumulate(map(len, documents))]
     lines = (f'{start},{end},"id, {start}",a.jsonl.gz,{number}\n' for number, (start, end) in enumerate(pairwise(ends)))
     path.with_suffix(".csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
+
+
+def read_datatrove(path: Path) -> list[list[int]]:
+    """Return the documents of `.ds` and `.ds.index`, read number by number."""
+    tokens, ends = path.read_bytes(), path.with_name(f"{path.name}.index").read_bytes()
+    bounds = [0, *(end for (end,) in struct.iter_unpack("<Q", ends))]
+    assert bounds == sorted(bounds)
+    width = len(tokens) // bounds[-1]
+    assert width in (2, 4)
+    assert len(tokens) == width * bounds[-1]
+    ids = np.frombuffer(tokens, f"<u{width}").tolist()
+    return [ids[first:last] for first, last in pairwise(bounds)]
