@@ -48,9 +48,8 @@ def test_a_leak_between_processes_of_their_own_documents_is_found(answers):
 
 
 def test_a_step_that_fails_in_one_process_fails_in_all(answers):
-    first, second = answers["failing"]
-    assert str(first) == "the step failed in process 1 of the job: out of luck"
-    assert str(second) == "out of luck"
+    for found in answers["failing"]:
+        assert str(found) == "the step failed in process 1 of the job: ValueError('out of luck')"
 
 
 def test_ranks_that_leave_one_out_are_refused(answers):

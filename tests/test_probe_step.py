@@ -177,7 +177,7 @@ def test_shifted_labels_and_arrays_are_read_row_by_row():
     ("step", "options", "message"),
     [
         (lambda batch: np.zeros(3), {}, "the step returns 3 losses, but none of document 0: return one for"),
-        (lambda batch: np.full(192, np.nan), {}, "a loss that is not a number: give tokens without a label the loss 0"),
+        (lambda batch: np.full(192, np.nan), {}, "a loss that is not a number: give tokens without a label loss 0"),
         (lambda batch: np.random.default_rng().random(192), {}, "other losses for the same batch: leave out dropout"),
         (lambda batch: np.zeros(192), {"max_len": 16}, "max_len is 16 and vocabulary 96: give at least 32 for both"),
     ],

@@ -46,10 +46,7 @@ def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def check_accelerate() -> None:
-    """Raise PackerError under accelerate's context parallelism, which drops masks and ignores boundaries.
-
-    Axolotl replaces it by its own, and is left alone.
-    """
+    """Raise PackerError under accelerate's context parallelism, unless a trainer such as Axolotl has replaced it."""
     state = sys.modules.get("accelerate.state")
     if state is None or not state.is_initialized():
         return

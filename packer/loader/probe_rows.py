@@ -54,19 +54,12 @@ def make_rows(
     trained: Sequence[int] | None = None,
     alone: int | None = None,
 ) -> list[dict[str, NDArray[Any]]]:
-    """Return rows as `PackedDataset` has them.
+    """Return rows of these documents as `PackedDataset` has them, given their tokens, end to end.
 
-    Args:
-        parts: documents of all rows.
-        tokens: token ids of all rows, end to end.
-        max_len: tokens in a row.
-        trained: numbers of the documents that have labels; by default all.
-        alone: number of the only document, with padding after it; of a tree, the nodes above it are there, too.
+    Those in `trained` have labels, by default all. With `alone`, there is one document with padding after it.
     """
-    if alone is None:
-        rows = _whole_rows(parts, tokens, max_len, range(len(parts)) if trained is None else trained)
-    else:
-        rows = [_row_of_path(parts, alone, tokens, max_len)]
+    rows = _whole_rows(parts, tokens, max_len, range(len(parts)) if trained is None else trained)
+    rows = rows if alone is None else [_row_of_path(parts, alone, tokens, max_len)]
     if all(part.parent < 0 for part in parts):
         return rows
     return [_with_tree(row, [] if number or alone is not None else parts) for number, row in enumerate(rows)]

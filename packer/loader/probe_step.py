@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from packer.errors import PackerError
 from packer.loader.batch_formats import BatchFormat, batch_format
 from packer.loader.batch_input import Tensors
 from packer.loader.probe_rows import Part, make_parts, make_rows, path_to
-
-Made = TypeVar("Made")
 
 SMALLEST = 32
 """Smallest max_len and vocabulary: every document has tokens, and at least two token ids of its own."""
@@ -97,10 +95,7 @@ class _Run(NamedTuple):
     """Number of the process that returned each loss."""
 
     gradients: NDArray[np.float64] | None
-    """Projections of the gradients of all parameters, summed over the processes; None without a backward pass."""
-
-    reached: float | None
-    """Largest gradient of an embedded token in `probed`; None if no embedding was seen."""
+    """What `_backward` returned, summed over the processes; None without a backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,39 +121,27 @@ class _Job:
         weights: NDArray[np.float64] | float | None = None,
         probed: NDArray[np.int64] | None = None,
     ) -> _Run:
-        """Run the step, and gather what it returns.
+        """Run the step on rows as of `make_rows`, and gather what it returns.
 
-        Args:
-            tokens: tokens of this process's rows, end to end.
-            trained: numbers of the documents that have labels; by default all.
-            alone: number of the only document.
-            weights: weights of this process's losses in the backward pass; by default there is none.
-            probed: token ids whose gradient is `reached`, in place of the gradients of parameters.
+        With `weights` of this process's losses, there is a backward pass, in which `probed` are token ids.
         """
         rows = make_rows(self.parts, tokens, self.max_len, trained=trained, alone=alone)
 
-        def run() -> tuple[NDArray[np.float64], NDArray[np.float64] | None, float | None]:
-            found, gradients, reached = self.step(self.make(rows)), None, None
+        def run() -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+            found, gradients = self.step(self.make(rows)), None
             if hasattr(found, "detach"):
                 if weights is not None and found.grad_fn is not None:
-                    gradients, reached = _backward(found, np.ones(found.numel()) * weights, probed)
+                    gradients = _backward(found, np.ones(found.numel()) * weights, probed)
                 found = found.detach().cpu().double()
             values = np.asarray(found, np.float64).ravel()
             if not np.isfinite(values).all():
-                raise PackerError(
-                    "the step returns a loss that is not a number: give tokens without a label the loss 0"
-                )
-            return values, gradients, reached
+                raise PackerError("the step returns a loss that is not a number: give tokens without a label loss 0")
+            return values, gradients
 
-        found = _gathered(run)
-        gradients = [each for _, each, _ in found if each is not None]
-        reached = [each for _, _, each in found if each is not None]
-        return _Run(
-            losses=np.concatenate([losses for losses, _, _ in found]),
-            processes=np.repeat(np.arange(len(found)), [len(losses) for losses, _, _ in found]),
-            gradients=np.sum(gradients, axis=0) if gradients else None,
-            reached=float(np.max(reached)) if reached else None,
-        )
+        losses, gradients = zip(*_gathered(run), strict=True)
+        processes = np.repeat(np.arange(len(losses)), [*map(len, losses)])
+        seen = [each for each in gradients if each is not None]
+        return _Run(np.concatenate(losses), processes, np.sum(seen, axis=0) if seen else None)
 
 
 def probe(
@@ -252,14 +235,14 @@ def _compare(job: _Job, letters: int, tolerance: float) -> StepLeaks:
         raise PackerError("the step gives other losses for the same batch: leave out dropout and updates of weights")
     documents = _documents(job, tokens, together)
     differences, gradients = _against_alone(job, tokens, together, documents)
-    moved, reaching, largest = dict[int, tuple[int, ...]](), dict[int, float | None](), 0.0
+    moved, reaching, largest = dict[int, tuple[int, ...]](), dict[int, NDArray[np.float64] | None](), 0.0
     for number in range(len(differences)):
         batch, part = divmod(number, count)
         related = [batch * count + each for each in range(count) if part in path_to(parts, each)]
         is_other = (documents >= 0) & ~np.isin(documents, related)
         weights = is_other[together.processes == job.process].astype(np.float64)
         probed = 1 + part + count * np.arange(letters if batch == own else 0)
-        reaching[number] = job.run(tokens, weights=weights, probed=probed).reached
+        reaching[number] = job.run(tokens, weights=weights, probed=probed).gradients
         places, found = parts[part].places, np.zeros(len(documents))
         another = (drawn[places] + 1) % letters
         for new in (another, np.append(drawn[places[:-1]], another[-1:]), np.zeros_like(another)):
@@ -276,7 +259,7 @@ def _compare(job: _Job, letters: int, tolerance: float) -> StepLeaks:
         differs=tuple(np.flatnonzero(differences > tolerance * scale).tolist()),
         difference=float(differences.max() / scale),
         gradients=gradients,
-        reaching=None if None in reaching.values() else tuple(number for number, each in reaching.items() if each),
+        reaching=None if reaching[0] is None else tuple(number for number, each in reaching.items() if np.any(each)),
         tolerance=tolerance,
         longest=max(len(part.places) for part in parts),
     )
@@ -320,17 +303,16 @@ def _against_alone(
             longer = max(map(len, both))
             in_batch, alone = (np.sort(np.pad(each, (0, longer - len(each)))) for each in both)
             differences[document] = np.abs(in_batch - alone).max()
-    if together.gradients is None:
-        return differences, None
-    return differences, float(np.linalg.norm(together.gradients - summed) / (np.linalg.norm(summed) or 1))
+    apart = None if together.gradients is None else np.linalg.norm(together.gradients - summed)
+    return differences, None if apart is None else float(apart / (np.linalg.norm(summed) or 1))
 
 
 def _backward(
     losses: Any, weights: NDArray[np.float64], probed: NDArray[np.int64] | None
-) -> tuple[NDArray[np.float64] | None, float | None]:
-    """Return the projected gradients of a weighted sum of losses; or the largest gradient of tokens in `probed`.
+) -> NDArray[np.float64] | None:
+    """Return the projected gradients of a weighted sum of losses, or the largest gradients of tokens in `probed`.
 
-    Visits all parameters that the losses depend on, and leaves `parameter.grad` as it is.
+    The latter is None if no embedding is seen. `parameter.grad` stays as it is.
     """
     import torch
 
@@ -350,8 +332,8 @@ def _backward(
     given = torch.as_tensor(weights, dtype=losses.dtype, device=losses.device).reshape(losses.shape)
     found = torch.autograd.grad((losses * given).sum(), list(parameters.values()), allow_unused=True)
     if probed is not None:
-        return None, max(reached, default=None)
-    return sum((_projected(_local(each)) for each in found if each is not None), np.zeros(DIRECTIONS)), None
+        return np.max(reached, keepdims=True) if reached else None
+    return sum((_projected(_local(each)) for each in found if each is not None), np.zeros(DIRECTIONS))
 
 
 def _note_gradient(ids: Any, probed: NDArray[np.int64], reached: list[float], gradients: Sequence[Any]) -> None:
@@ -386,21 +368,19 @@ def _distributed() -> Any:
     return found if found is not None and found.is_available() and found.is_initialized() else None
 
 
-def _gathered(make: Callable[[], Made]) -> list[Made]:
+def _gathered(make: Callable[[], Any]) -> list[Any]:
     """Return what `make()` returns in every process of the job; raise if it fails in one of them."""
     distributed = _distributed()
     if distributed is None:
         return [make()]
-    own: Made | Exception
+    own, failure = None, None
     try:
-        own, message = make(), ""
+        own = make()
     except Exception as error:  # the others wait for this process
-        own, message = error, str(error) or type(error).__name__
+        failure = error
     found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, (None if message else own, message))
-    for process, (_, failed) in enumerate(found):
-        if isinstance(own, Exception):
-            raise own
-        if failed:
-            raise PackerError(f"the step failed in process {process} of the job: {failed}")
+    distributed.all_gather_object(found, (own, failure and repr(failure)))
+    for process, (_, message) in enumerate(found):
+        if message:
+            raise PackerError(f"the step failed in process {process} of the job: {message}") from failure
     return [each for each, _ in found]
