@@ -57,7 +57,7 @@ def test_a_document_is_what_the_index_calls_one_and_a_sequence_on_request(tmp_pa
     path = write_indexed(tmp_path_factory.mktemp("indexed") / "corpus", documents)
     sequences = [sequence for document in documents for sequence in document]
     with pytest.MonkeyPatch.context() as patch:
-        shrink(patch, mapped_lists=3, checked_sequences=2)
+        shrink(patch, mapped_lists=3, checked_sequences=2, checked_ends=2)
         assert read(path) == [[token for sequence in document for token in sequence] for document in documents]
         if sequences:
             assert read(path, document="sequence") == sequences
@@ -179,7 +179,7 @@ DAMAGE = {
     "odd tokens": (cut(0, 1), "a.bin has 23 bytes, and the sequences in a.idx take 24"),
     "no tokens": (cut(0, 24), "a.bin has 0 bytes, and the sequences in a.idx take 24"),
     "more tokens": (lambda index, tokens: tokens.extend(bytes(4)), "a.bin has 28 bytes, and the sequences in a.idx"),
-    "documents run back": (changed(78, "q", 3), "document 2 begins with sequence 2, before the one that the last"),
+    "documents run back": (changed(78, "q", 3), "document 2 begins with sequence 2, before that of the last one"),
     "negative document": (changed(70, "q", -1), "document 0 begins with sequence -1"),
     "first sequence left out": (changed(70, "q", 1), "its documents are the sequences 1 to 2, and there are 3"),
     "last sequence left out": (changed(94, "q", 2), "its documents are the sequences 0 to 1, and there are 3"),
@@ -212,7 +212,10 @@ def test_a_damaged_index_is_refused_in_one_line(tmp_path, name):
         ("pack b.idx --keep url", "b.idx: no column 'url' (found: input_ids); all files need it"),
         ("pack b.idx --input-column ids", "b.idx: no column 'ids' (found: input_ids)"),
         ("pack b.idx --labels-column l", "no labels column 'l'; name one that exists"),
-        ("pack c.jsonl --document sequence", "--document sequence: c.jsonl has no .idx of Megatron"),
+        (
+            "pack c.jsonl --document sequence",
+            "--document sequence is for .idx, and c.jsonl has no such file: leave it out",
+        ),
         ("pack empty.idx", "empty dataset: 0 documents in 1 file(s)"),
     ],
 )
@@ -350,8 +353,8 @@ ARRAYS = {
     "pack words.npy --dtype uint16": "words.npy: cannot be read, truncated or corrupt: In CSV column #0",
     "pack token_ids_1.npy --dtype uint16 --eos-id 9": "labels_mask_1.npy: 3 values, and token_ids_1.npy has 59 tokens",
     "pack empty.bin --dtype uint16 --eos-id 9": "empty dataset: 0 documents in 1 file(s)",
-    "pack c.jsonl --dtype uint16": "--dtype uint16: c.jsonl has no bare array, .npy or .bin: leave it out",
-    "pack c.jsonl --eos-id 9": "--eos-id 9: c.jsonl has no bare array, .npy or .bin: leave it out",
+    "pack c.jsonl --dtype uint16": "--dtype uint16 is for .bin or .npy, and c.jsonl has no such file: leave it out",
+    "pack c.jsonl --eos-id 9": "--eos-id 9 is for .bin or .npy, and c.jsonl has no such file: leave it out",
     "pack a.bin --pairs": "a.bin holds token ids alone: pack it without --tokenizer, --lengths, --pairs and",
 }
 

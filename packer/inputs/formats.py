@@ -89,14 +89,14 @@ FORMATS: dict[str, InputFormat] = {
         title="datatrove's tokens",
         endings=(".ds",),
         alone=True,
-        reader="packer.inputs.datatrove_files.DatatroveReader",
+        reader="packer.inputs.token_files.DatatroveReader",
     ),
     "array": InputFormat(
         title="bare arrays",
         endings=(".npy", ".bin"),
         magic=(b"\x93NUMPY",),
         alone=True,
-        reader="packer.inputs.bare_arrays.BareArrayReader",
+        reader="packer.inputs.token_files.BareArrayReader",
     ),
     "csv": InputFormat(
         title="CSV",

@@ -16,18 +16,16 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.inputs.documents import Columns, reading
-from packer.inputs.mapped_arrays import Bounds, MappedColumn, map_index
+from packer.inputs.mapped_arrays import Bounds, MappedColumn, first_descent, map_index
 from packer.inputs.mapped_files import FileState
-from packer.inputs.token_file import TokenFile
+from packer.inputs.token_files import TokenFile
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath
-
-MAGIC = b"MMIDIDX\0\0"
-"""First bytes of an `.idx` file."""
 
 BIN = ".bin"
 """Ending of the file of tokens beside an `.idx` file."""
 
+_MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the tokens, sequences, entries of documents
 _TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 _TOGETHER = 1 << 20  # sequences that are checked together: 12 MB
@@ -75,9 +73,9 @@ def _read(owner: pa.Buffer, name: str) -> _Index:
     if owner.size < _HEADER.size:
         raise SourceError(f"{name}: {owner.size} bytes, and the header of an .idx takes {_HEADER.size}; {_REMEDY}")
     magic, version, code, sequences, entries = _HEADER.unpack_from(owner)
-    if magic != MAGIC or version != 1:
-        found = f"begins with {magic!r}" if magic != MAGIC else f"has version {version}"
-        raise SourceError(f"{name}: {found}; an .idx of Megatron begins with {MAGIC!r} and version 1: {_REMEDY}")
+    if magic != _MAGIC or version != 1:
+        found = f"begins with {magic!r}" if magic != _MAGIC else f"has version {version}"
+        raise SourceError(f"{name}: {found}; an .idx of Megatron begins with {_MAGIC!r} and version 1: {_REMEDY}")
     dtype = np.dtype(_TYPES.get(code, "V"))
     if dtype.kind not in "iu":
         found = dtype.name if code in _TYPES else "unknown"
@@ -90,12 +88,11 @@ def _read(owner: pa.Buffer, name: str) -> _Index:
             f"{name}: {owner.size:,} bytes, and by its header {sequences:,} sequences and {entries - 1:,} documents "
             f"take {size:,}; it was cut short: copy it again"
         )
-    places = _HEADER.size + 4 * sequences, _HEADER.size + 12 * sequences
     return _Index(
         dtype,
         np.frombuffer(owner, "<i4", sequences, _HEADER.size),
-        np.frombuffer(owner, "<i8", sequences, places[0]),
-        np.frombuffer(owner, "<i8", entries, places[1]),
+        np.frombuffer(owner, "<i8", sequences, _HEADER.size + 4 * sequences),
+        np.frombuffer(owner, "<i8", entries, _HEADER.size + 12 * sequences),
     )
 
 
@@ -118,24 +115,16 @@ def _check_sequences(index: _Index, name: str) -> None:
 
 def _groups_sequences(index: _Index, name: str) -> bool:
     """Whether documents are other than the sequences. Raises a SourceError if they are not runs of all sequences."""
-    before, groups = 0, len(index.documents) != len(index.lengths) + 1
-    for first in range(0, len(index.documents), _TOGETHER):
-        starts = index.documents[first : first + _TOGETHER]
-        wrong = np.diff(starts, prepend=before) < 0
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise SourceError(
-                f"{name}: document {first + at:,} begins with sequence {starts[at]:,}, before the one that the last "
-                f"document begins with; {_REMEDY}"
-            )
-        before, groups = int(starts[-1]), groups or not np.array_equal(starts, np.arange(first, first + len(starts)))
-    ends = int(index.documents[0]), before
-    if ends != (0, len(index.lengths)):
+    starts, count = index.documents, len(index.lengths)
+    if (at := first_descent(starts)) is not None:
         raise SourceError(
-            f"{name}: its documents are the sequences {ends[0]:,} to {ends[1] - 1:,}, and there are "
-            f"{len(index.lengths):,} sequences; {_REMEDY}"
+            f"{name}: document {at:,} begins with sequence {starts[at]:,}, before that of the last one; {_REMEDY}"
         )
-    return groups
+    if (starts[0], starts[-1]) != (0, count):
+        found = f"its documents are the sequences {starts[0]:,} to {starts[-1] - 1:,}, and there are {count:,}"
+        raise SourceError(f"{name}: {found}; {_REMEDY}")
+    parts = ((at, starts[at : at + _TOGETHER]) for at in range(0, len(starts), _TOGETHER))
+    return len(starts) != count + 1 or any((part != np.arange(at, at + len(part))).any() for at, part in parts)
 
 
 def _bounds(index: _Index, size: int, *, by_document: bool) -> Bounds:

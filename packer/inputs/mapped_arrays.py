@@ -22,6 +22,7 @@ from packer.stores.mirror import fetch, map_whole
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import VALUE_TYPES, Addresses
 
+_CHECKED = 1 << 20  # values that are checked together
 _TOGETHER = 1 << 18  # lists in a record batch, which has 2 MB of offsets
 
 
@@ -84,6 +85,16 @@ def map_index(path: AnyPath) -> pa.Buffer:
     buffer = map_values(path)
     fetch([buffer.address], [buffer.size])
     return buffer
+
+
+def first_descent(values: NDArray[np.int64]) -> int | None:
+    """Return the index of the first value below the one before it, or of a negative first one; None if all ascend."""
+    for first in range(0, len(values), _CHECKED):
+        before = int(values[first - 1]) if first else 0
+        wrong = np.diff(values[first : first + _CHECKED], prepend=before) < 0
+        if wrong.any():
+            return first + int(wrong.argmax())
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -60,16 +60,9 @@ class ReadOptions(JsonRecord):
         READING,
     )
     eos_id: int | None = option(
-        None,
-        "Token that ends each document of a bare array of tokens (.npy, .bin).",
-        READING,
-        most=2**31 - 1,
+        None, "Token that ends each document of a bare array of tokens (.npy, .bin).", READING, most=2**31 - 1
     )
-    dtype: choices.TokenType | None = option(
-        None,
-        "Type of the tokens in a bare array without a header.",
-        READING,
-    )
+    dtype: choices.TokenType | None = option(None, "Type of the tokens in a bare array without a header.", READING)
     on_error: choices.OnError = option(
         "error",
         "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",

@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from packer.errors import OtherSourceError, PackerError
-from packer.inputs.bare_arrays import OLMO_MASKS, OLMO_TOKENS
 from packer.inputs.documents import reading
 from packer.inputs.format_reader import Reader
 from packer.inputs.formats import FORMATS, ending_of, format_by_name, format_of, known_formats, require_regular
@@ -33,6 +32,7 @@ from packer.inputs.hugging_face import (
     table_reader,
 )
 from packer.inputs.indexed_files import BIN
+from packer.inputs.token_files import OLMO_MASKS, OLMO_TOKENS
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned

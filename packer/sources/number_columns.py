@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
-from packer.inputs.array_header import ARRAY_COLUMN, read_header
 from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
 from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
@@ -27,6 +26,7 @@ from packer.inputs.formats import require_regular
 from packer.inputs.hugging_face import Found, table_reader
 from packer.inputs.list_checks import leave_out
 from packer.inputs.text_files import CsvFile
+from packer.inputs.token_files import ARRAY_COLUMN, read_header
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.sources.find_source import for_each_file
 from packer.sources.source import Source

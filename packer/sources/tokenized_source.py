@@ -56,14 +56,15 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
 
 def _refuse_unused(found: Found, options: ReadOptions) -> None:
     """Raise a PackerError if an option is for files of another format than all of the source."""
-    endings = {path.suffix for path, _ in found.files}
-    if options.document == "sequence" and ".idx" not in endings:
-        raise PackerError(
-            f"--document sequence: {found.name} has no .idx of Megatron, and only these have sequences: leave it out"
-        )
-    for name, value in (("--eos-id", options.eos_id), ("--dtype", options.dtype)):
-        if value is not None and not endings & {".npy", ".bin"}:
-            raise PackerError(f"{name} {value}: {found.name} has no bare array, .npy or .bin: leave it out")
+    endings, arrays = {path.suffix for path, _ in found.files}, {".bin", ".npy"}
+    for name, value, used_by in (
+        ("--document", None if options.document == "document" else options.document, {".idx"}),
+        ("--eos-id", options.eos_id, arrays),
+        ("--dtype", options.dtype, arrays),
+    ):
+        if value is not None and not endings & used_by:
+            files = " or ".join(sorted(used_by))
+            raise PackerError(f"{name} {value} is for {files}, and {found.name} has no such file: leave it out")
 
 
 def refuse_masks(keep: Sequence[str]) -> None:
