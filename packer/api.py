@@ -304,7 +304,7 @@ def export(
         packed: folder of the packed dataset.
         output: folder to write; by default the name of the packed dataset with "-TO".
         to: trainer whose columns are written: "megatron", "maxtext", "torchtitan", "torchtune", "llama-factory",
-            "automodel", "megatron-indexed", "olmo-core" or "parquet".
+            "megatron-indexed", "olmo-core" or "parquet".
         compression: compression of the Parquet files.
         eos_id: token that ends documents, for trainers that find documents or padding by it ("megatron" with `align`,
             "megatron-indexed", "olmo-core"); by default the last token of the first document. Padding is written as

@@ -158,7 +158,6 @@ COLUMNS = {
     "torchtitan": dict.fromkeys(["input", "positions", "labels"], pa.int32()),
     "torchtune": dict.fromkeys(["tokens", "labels", "input_pos", "seq_lens"], pa.int32()),
     "llama-factory": dict.fromkeys(["input_ids", "labels", "position_ids", "attention_mask"], pa.int32()),
-    "automodel": dict.fromkeys(["input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded"], pa.int32()),
 }
 PARQUET = [name for name, target in TARGETS.items() if target.ending == ".parquet"]
 ARROW = [name for name, target in TARGETS.items() if target.ending == ".arrow"]

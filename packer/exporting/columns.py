@@ -172,19 +172,6 @@ def llama_factory_columns(rows: Sequence[Row]) -> Columns:
     return {name: list(values.reshape(len(rows), -1)) for name, values in columns.items()}
 
 
-def automodel_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of packed sequences in NeMo Automodel: labels are shifted, and the last length has the tail."""
-    inputs, labels = TorchtitanBatch(tensors="numpy")(rows)
-    lengths, padded = [], []
-    for row in rows:
-        extents = row["seq_lengths"].astype(np.int64)
-        documents = np.count_nonzero(row["doc_ids"] != PADDING)
-        lengths.append(row.get("seq_tokens", extents)[:documents])
-        padded.append(np.append(extents[: documents - 1], extents[documents - 1 :].sum()))
-    named = {"input_ids": inputs["input"], "labels": labels, "position_ids": inputs["positions"]}
-    return {**named, "seq_lens": lengths, "seq_lens_padded": padded}
-
-
 def torchtitan_columns(rows: Sequence[Row]) -> Columns:
     """Make the columns of torchtitan's batches."""
     inputs, labels = TorchtitanBatch(tensors="numpy")(rows)

@@ -93,11 +93,6 @@ TARGETS: dict[str, Target] = {
         files=("{shard}.arrow",),
         small_files=_later("datasets_files"),
     ),
-    "automodel": Target(
-        summary="input_ids, labels (shifted), position_ids, seq_lens, seq_lens_padded: NeMo Automodel, prepacked",
-        columns=dict.fromkeys(("input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded"), "int32"),
-        values=_later("automodel_columns"),
-    ),
     "megatron-indexed": Target(
         summary=".bin and .idx: pretraining data of Megatron-LM, whose documents end in EOS",
         columns={"tokens": "int32"},

@@ -75,6 +75,14 @@ STEPS: dict[str, NextStep] = {
         "data.train_files={packed}",
         page="verl",
     ),
+    "automodel": NextStep(
+        where="In Automodel's configuration, with NEMO_ENABLE_USER_MODULES=1 in the environment",
+        lines="dataset:\n  _target_: packer.trainers.automodel.dataset\n  packed: {packed}\n"
+        "packed_sequence:\n  packed_sequence_size: {max_len}\n  prepacked: true\n"
+        "dataloader:\n  collate_fn: nemo_automodel.components.datasets.utils.packed_sequence_thd_collater\n"
+        "  shuffle: true",
+        page="automodel",
+    ),
     "lightning": NextStep(
         where="In your module's train_dataloader",
         lines='dataset = packer.load("{packed}")\n'
@@ -95,7 +103,7 @@ STEPS: dict[str, NextStep] = {
     ),
     "megatron": _export("megatron", "megatron"),
     "megatron-indexed": _export("megatron-indexed", "megatron"),
-    **{name: _export(name, name) for name in ("automodel", "maxtext", "olmo-core", "torchtune")},
+    **{name: _export(name, name) for name in ("maxtext", "olmo-core", "torchtune")},
 }
 
 ALIASES = dict.fromkeys(("huggingface", "hugging-face", "transformers"), "hf") | {"llamafactory": "llama-factory"}

@@ -1,0 +1,64 @@
+"""Trainers with requirements of their own train packed rows, each in an environment that the test builds over this one.
+
+torchtitan runs in tests/test_flash_attention.py.
+"""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
+
+HUB = "httpx==0.28.1 httpcore==1.0.9 huggingface_hub==1.17.0"
+TELEMETRY = (
+    "opentelemetry-api==1.45.2 opentelemetry-sdk==1.45.2 opentelemetry-proto==1.45.2 "
+    "opentelemetry-semantic-conventions==0.66b2 opentelemetry-exporter-otlp-proto-http==1.45.2 "
+    "opentelemetry-exporter-otlp-proto-common==1.45.2"
+)
+PACKAGES = {
+    "axolotl": (
+        f"axolotl==0.19.0 transformers==5.16.1 trl==1.9.0 accelerate==1.13.0 peft==0.20.0 datasets==4.8.4 {HUB} "
+        f"tokenizers==0.23.1 {TELEMETRY} addict==2.4.0 antlr4-python3-runtime==4.13.2 art==6.5 "
+        "axolotl-contribs-lgpl==0.0.7 axolotl-contribs-mit==0.0.6 backoff==2.2.1 bitsandbytes==0.50.2 colorama==0.4.6 "
+        "coloredlogs distro==1.9.0 einops==0.8.2 evaluate==0.4.1 fastcore==2.2.39 fire==0.7.1 humanfriendly "
+        "kernels==0.16.0 kernels-data==0.16.2 liger-kernel==0.8.1 mistral-common==1.11.5 nvidia-ml-py==12.560.30 "
+        "optimum==1.16.2 platformdirs posthog==6.7.11 pycountry pydantic==2.12.5 pydantic-core==2.41.5 "
+        "pydantic-extra-types==2.11.1 python-dotenv==1.0.1 schedulefree==1.4.1 termcolor tomlkit triton==3.9.0 "
+        "typer==0.25.1 wandb==0.31.0"
+    ),
+    "verl": (
+        f"verl==0.9.1 transformers==5.10.0 accelerate==1.13.0 peft==0.19.0 datasets==4.8.4 {HUB} tokenizers==0.22.2 "
+        f"{TELEMETRY} tensordict==0.10.0 hydra-core==1.3.8 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 cloudpickle "
+        "codetiming==1.4.0 fastapi orjson pylatexenc==2.11 pyvers starlette uvicorn"
+    ),
+}
+"""Packages of each trainer, without those that are optional; others are those of this environment."""
+
+TESTS = {"axolotl": ["tests/test_axolotl.py"], "verl": ["tests/test_trainer_loaders.py", "-k", "verl"]}
+
+
+def run(*command: object) -> str:
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-9000:] + done.stderr[-9000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("trainer", TESTS)
+def test_a_trainer_trains_as_on_documents_alone(trainer, tmp_path):
+    run(sys.executable, "-m", "venv", tmp_path)
+    python = tmp_path / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    run(python, "-m", "pip", "install", "--no-deps", *PACKAGES[trainer].split())
+    shutil.rmtree(site / "tests", ignore_errors=True)  # of verl, in the way of ours
+    printed = run(python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *TESTS[trainer])
+    assert "skipped" not in printed, printed
