@@ -1,5 +1,6 @@
 """What all tests share: the kernels' cache, Hypothesis settings, and the folder of test data."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -33,11 +34,32 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # before anything imports Numba
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
 
+
+def _compile_once() -> None:
+    """Let a process that needs a kernel which another one compiles wait for it, and load it from the cache."""
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    compile_kernel = Dispatcher.compile
+    locks = Path(os.environ["NUMBA_CACHE_DIR"]) / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+
+    def compile_alone(kernel, signature):
+        with global_compiler_lock, (locks / kernel.py_func.__qualname__).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return compile_kernel(kernel, signature)
+
+    Dispatcher.compile = compile_alone
+
+
+if not os.environ.get("NUMBA_DISABLE_JIT"):
+    _compile_once()
+
 # kernels run compiled in the process of the tests, however small the arrays; commands in other processes decide
 jit.compile_from_now_on()
 
 # the first example of a property pays for compiling its kernels
-settings.register_profile("packer", deadline=None, max_examples=50)
+settings.register_profile("packer", deadline=None, max_examples=30)
 settings.register_profile("nightly", deadline=None, max_examples=300)
 # the kernels again, in other modes; as plain Python, an example takes long
 few = 8 if os.environ.get("NUMBA_DISABLE_JIT") else 15

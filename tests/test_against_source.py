@@ -11,7 +11,7 @@ from tests.helpers.effort import FUZZ
 from tests.helpers.packings import packings, write
 
 
-@settings(deadline=None, max_examples=80 * FUZZ)
+@settings(deadline=None, max_examples=50 * FUZZ)
 @given(packings())
 def test_every_packed_dataset_agrees_with_its_source(packing):
     with TemporaryDirectory() as folder:

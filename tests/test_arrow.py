@@ -18,6 +18,7 @@ def assert_no_pandas(code):
     subprocess.run([sys.executable, "-c", "\n".join(["import packer, sys", *checked])], check=True)
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("kind", ["stream", "parquet", "jsonl", "gz"])
 def test_packing_does_not_wait_for_pandas(tmp_path, kind):
     source = write(tmp_path / "source", kind, made_documents(50))
@@ -37,6 +38,7 @@ def test_lengths_and_the_demo_do_not_wait_for_pandas(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.nightly
 def test_columns_beside_the_tokens_do_not_wait_for_pandas(tmp_path, monkeypatch):
     """Masks, kept columns, groups and pairs; packed and verified."""
     monkeypatch.chdir(tmp_path)

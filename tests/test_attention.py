@@ -70,6 +70,7 @@ CASES = list(
 )
 
 
+@pytest.mark.nightly(after=50)
 @pytest.mark.parametrize(("causal", "window", "scale", "shape"), CASES)
 def test_sdpa_segment_by_segment_equals_attention_written_out(causal, window, scale, shape):
     tensors = random_heads(**shape)
@@ -459,6 +460,7 @@ def test_a_mask_that_lets_some_tokens_see_the_next_is_refused():
 # ---- without torch or transformers ----
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("missing", "call"), [("torch", "use(None)"), ("transformers", "register()"), ("transformers", "probe(None)")]
 )

@@ -68,7 +68,7 @@ ONE_LAYER = {"num_hidden_layers": 1}
 @pytest.mark.parametrize(
     ("way", "family", "changes"),
     [
-        *((way, "llama3", ONE_LAYER) for way in ("with autograd", "in place", "forward")),
+        *((way, "llama3", ONE_LAYER) for way in ("torch.compile", "with autograd", "in place", "forward")),
         ("layers", "gemma3_text", {}),  # of two kinds
     ],
 )

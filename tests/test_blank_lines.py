@@ -23,6 +23,7 @@ def zipped(path, parts):
     return path
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("kind", BLANKS)
 def test_millions_of_blank_lines_are_skipped_quickly_and_counted_in_messages(tmp_path, kind):
     blank = BLANKS[kind] * 1_000_000

@@ -109,6 +109,7 @@ def test_files_truncated_below_their_mapping_are_found(tmp_path):
     assert len(mapped) == 4
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("where", ["ShardMaker.block", "plan"])
 def test_a_source_truncated_while_it_is_read_gives_a_one_line_error(tmp_path, where):
     documents = [np.full(5_000, number).tolist() for number in range(1, 200)]

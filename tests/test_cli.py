@@ -190,6 +190,7 @@ def test_version():
     assert f"pyarrow {pa.__version__}" in others
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("command", [["-m", "packer"], [str(ROOT / "cli.py")]])
 def test_other_ways_to_the_same_command(source, command):
     for arguments, code in ((["--help"], 0), (["pack", str(source), "--max-len", "64"], 0), (["pack", "nowhere"], 2)):
@@ -514,6 +515,7 @@ def test_show_decodes_with_a_tokenizer(packed):
 # Errors
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize(
     "arguments",
     [("pack", "nowhere.arrow", "--max-len", 64), ("stats", "nowhere.arrow"), ("verify", "n"), ("show", "n", 0)],

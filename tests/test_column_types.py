@@ -96,6 +96,7 @@ def test_a_column_missing_from_the_first_lines_is_null_there(tmp_path, request, 
     assert kept(tmp_path / "out") == ([None, None, 3, None], pa.int64())
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_types_do_not_depend_on_pieces_or_workers(tmp_path, monkeypatch, request, kind, ending):
     values = [{"z": number} if number % 9 else {"a": number / 2, "z": None} for number in range(1, 120)]

@@ -286,6 +286,7 @@ def test_nothing_to_pack_and_invalid_sizes_are_refused(source):
 # ---- published numbers (Krell et al., tables reproduced with the authors' code) ----
 
 
+@pytest.mark.nightly
 @jit_only
 def test_wikipedia_with_three_segments_reproduces_published_figures(shared_data):
     counts = shared_data / "histograms" / "wikipedia_bert_512.csv"

@@ -95,6 +95,9 @@ def source(small_partitions, tmp_path_factory) -> Path:
     return path
 
 
+CELLS = [(name, damage) for name in FILES for damage in DAMAGES]
+
+
 def pack(source: Path, out: Path, **options) -> packer.Manifest:
     return packer.pack(source, out, max_len=64, shard_size="6KB", workers=1, sync=False, **options)
 
@@ -122,9 +125,8 @@ def unfinished(source) -> Path:
     return out
 
 
-@pytest.mark.nightly(after=80)
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.nightly(after=len(CELLS) // 5)
+@pytest.mark.parametrize(("name", "damage"), [cell for first in range(5) for cell in CELLS[first::5]])
 def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(
     source, expected, unfinished, tmp_path, name, damage
 ):

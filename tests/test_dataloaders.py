@@ -41,6 +41,7 @@ def test_a_dataloader_without_the_sampler_collates_rows_as_they_come(dataset):
     assert found == [heads(batch) for batch in packer.batches(dataset, rows=2, seed=None)]
 
 
+@pytest.mark.nightly
 def test_a_collate_with_options_goes_to_workers(dataset):
     static = packer.static_shape(dataset, rows=2)
     collate = partial(packer.collate, static=static, loss_weights="sequence")
@@ -73,6 +74,7 @@ def stateful(dataset, workers, *, epoch=None, **options):
     ), sampler
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("stop", [0, 1, 4])
 def test_a_stateful_dataloader_resumes_to_the_exact_row(dataset, workers, stop):
@@ -102,6 +104,7 @@ def test_a_stateful_dataloader_saved_between_epochs_begins_the_next(dataset, wor
         assert [heads(batch) for batch in resumed] == expected_heads(dataset, global_batch=2, epoch=1)
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(("kind", "ended"), [("torch", False), ("torchdata", False), ("torchdata", True)])
 def test_loaders_that_are_told_epochs_resume_at_the_end_of_one(dataset, workers, kind, ended):

@@ -158,8 +158,9 @@ def test_texts_have_no_answers(tokenizer, tmp_path):
         packed(source, tmp_path / "out", tokenizer)
 
 
-@pytest.mark.nightly(after=20)
-def test_published_templates_render_the_answers_of_real_chats_exactly(shared_data):
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize(("every", "share"), [(8, 0.74), (1, 0.79)])
+def test_published_templates_render_the_answers_of_real_chats_exactly(shared_data, every, share):
     """Of 90 templates, those that ask for another answer than they write refuse it, and no other answer is refused."""
     from packer.inputs.documents import DocumentError
     from packer.text import chat_template as module
@@ -170,7 +171,7 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
 
     tokenizer = of_transformers(auto_tokenizer(str(shared_data / "tokenizers" / "qwen3")))
     exact, total, refused = 0, 0, []
-    for source in TEMPLATES.values():
+    for source in list(TEMPLATES.values())[::every]:
         template = module.ChatTemplate(tokenizer, source)
         for record in chats(shared_data):
             for one in chat_of(record, ("messages",), "each-answer").each_answer():
@@ -184,7 +185,7 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
                 assert located.text.startswith(prompt)
                 assert located.trained == [(len(prompt), len(located.text))]
                 exact += 1
-    assert exact / total > 0.79
+    assert exact / total > share
     known = ("does not render", "asks for", "always or never")  # a system prompt; a thought that the answer lacks
     assert all(any(words in message for words in known) for message in refused)
 

@@ -229,6 +229,7 @@ def bert_alone(folder: Path, *, mean: str) -> tuple[float, float]:
     ).norm().item()
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("mean", ["token", "sequence"])
 def test_masked_language_training(bert, mean):
     packed, model = bert / "wikipedia-packed-512", bert / "google-bert" / "bert-base-uncased"

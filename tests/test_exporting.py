@@ -376,6 +376,7 @@ packer.export(sys.argv[1], sys.argv[2], to="torchtitan", overwrite=True, workers
 """
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("moment", [1, 4])
 def test_a_killed_export_never_looks_complete(packed, tmp_path, there, moment):

@@ -222,7 +222,7 @@ def test_packed_documents_train_as_alone_in_float64(family, dataset, alone):
 # ---- what is not, and has to be said ----
 
 
-@pytest.mark.nightly(after=len(POST) + 5)
+@pytest.mark.nightly(after=len(POST))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_probe_says_safe_where_packed_is_as_alone_and_only_there(family, dataset, alone, verdicts):
     """Against a measurement of its own: rows of a packed dataset, another loss, other lengths."""
@@ -274,7 +274,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.nightly(after=12)
+@pytest.mark.nightly(after=8)
 @pytest.mark.parametrize("family", KNOWN)
 def test_known_leaks_are_named(family, verdicts):
     found = {verdict.implementation: verdict.answer for verdict in verdicts(family)}
@@ -284,7 +284,7 @@ def test_known_leaks_are_named(family, verdicts):
 LEAK_BY_FLASH = ("gpt_neo", "jamba", "minimax", "recurrent_gemma")
 
 
-@pytest.mark.nightly(after=4)
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("family", [*dict.fromkeys([*LEAK_BY_FLASH, *RECURRENT, *OTHER_ATTENTION])])
 def test_flash_attention_leaks_in_these_families_and_otherwise_refuses_what_it_cannot_keep_apart(family):
     with flash_attn_installed():
@@ -310,13 +310,14 @@ def test_python_of_flash_attention_keeps_documents_apart(family, version, dtype)
     assert calls
 
 
-@pytest.mark.nightly(after=10)
+@pytest.mark.nightly(after=3)
 @pytest.mark.parametrize("family", RECURRENT)
 def test_layers_that_carry_state_are_never_called_safe_without_their_kernels(family, verdicts):
     assert not any(verdict.safe for verdict in verdicts(family))
     assert all("--max-segments 1" in verdict.remedy for verdict in verdicts(family))
 
 
+@pytest.mark.nightly
 def test_attention_that_is_not_ours_is_refused_or_not_in_the_table_of_others():
     for family in OTHER_ATTENTION:
         (verdict,) = probe(tiny_model(family), [IMPLEMENTATION])

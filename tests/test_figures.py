@@ -97,7 +97,7 @@ def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) 
     return path[-1] in ("pool_rows", "rows_ungrouped")
 
 
-def unnoticed_changes(packed: Path, source: Any, parts: tuple[str, ...], *, most: int = 9, **options: Any) -> list:
+def unnoticed_changes(packed: Path, source: Any, parts: tuple[str, ...], *, most: int = 2, **options: Any) -> list:
     """Change every value in some parts of the manifest, and return the changes that no fault names."""
     content = json.loads((packed / MANIFEST).read_text())
     unnoticed = []

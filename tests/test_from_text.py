@@ -122,6 +122,7 @@ def test_tools_that_only_a_later_line_has_are_rendered(tmp_path, tokenizer):
 # ---- sources ----
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_same_rows(tmp_path, tokenizer, kind, small):
     made = write_formats(tmp_path, KINDS[kind]())
@@ -317,7 +318,7 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
         ("pairs", b'{"prompt": "a"}', "'completion' is null"),
     ],
 )
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [3, 1])
 def test_an_invalid_line_is_named_with_its_file(tmp_path, tokenizer, small, kind, line, words, workers):
     lines = [json.dumps(record).encode() for record in KINDS[kind]()]
     lines[31:31] = [b"", line]

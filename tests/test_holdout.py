@@ -183,6 +183,7 @@ def test_groups_stay_together_in_each_of_both(tmp_path):
         assert all(len(each) == 1 for each in topics)
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("kind", ["arrow", "decoded"])
 def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, monkeypatch, kind):
     shrink(monkeypatch, partition_tokens=1)
@@ -339,6 +340,7 @@ def test_a_token_out_of_range_is_named(tmp_path):
     assert "rejected" in said
 
 
+@pytest.mark.nightly
 def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
     """Brute force over the documents as the rows hold them, without the code that chooses."""
     source = shared_data / "tokenized" / "t0_train_50k.parquet"

@@ -260,16 +260,16 @@ def test_names_are_escaped_wherever_they_stand(folder, tmp_path) -> None:
     assert "&lt;script&gt;alert(1)&lt;script&gt;&amp;" in text
 
 
-def test_text_is_shown_where_a_tokenizer_is_given_and_kept_columns_are_not(tmp_path, shared_data) -> None:
+def test_text_is_shown_where_a_tokenizer_is_given_and_kept_columns_are_not(tmp_path, tokenizer) -> None:
     corpus = tmp_path / "texts.jsonl"
     corpus.write_text(
         "".join(json.dumps({"text": f"zebra crossing {MARKUP} {n}", "url": "x.secret"}) + "\n" for n in range(9))
     )
-    tokenizer = ("--tokenizer", shared_data / "tokenizers/qwen3")
-    options = ("pack", corpus, "--max-len", 64, *tokenizer, "--keep", "url", "-o", tmp_path / "out")
+    by = ("--tokenizer", tokenizer)
+    options = ("pack", corpus, "--max-len", 64, *by, "--keep", "url", "-o", tmp_path / "out")
     succeeded(*options, "--report", tmp_path / "text.html")
     succeeded("stats", tmp_path / "out", "--report", tmp_path / "plain.html")
-    succeeded("stats", tmp_path / "out", "--report", tmp_path / "stats.html", *tokenizer)
+    succeeded("stats", tmp_path / "out", "--report", tmp_path / "stats.html", *by)
     plain, text = ((tmp_path / name).read_text() for name in ("plain.html", "text.html"))
     assert "zebra" not in plain
     assert "secret" not in plain + text
@@ -294,6 +294,7 @@ def test_the_same_input_gives_the_same_bytes_and_no_others(source, packed, tmp_p
     assert pages[0] == pages[1]
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(("lengths", "max_len"), [([2] * 60_000, 2**16), ([40] * 30_000, 4096), ([200_000], 4096)])
 def test_a_page_stays_below_500_kb(tmp_path, lengths, max_len) -> None:
     path = write_documents(tmp_path / "many.parquet", lengths)

@@ -25,6 +25,7 @@ from tests.helpers.index_only import (
 from tests.helpers.packed_rows import fit_manifest
 
 
+@pytest.mark.nightly(after=8)
 @pytest.mark.parametrize("name", SOURCES)
 def test_rows_with_their_source_are_those_of_the_copied_dataset_which_an_index_becomes(tmp_path, name):
     make, options = SOURCES[name]
@@ -169,6 +170,7 @@ def test_an_index_of_a_source_in_object_storage_is_that_of_a_local_one(tmp_path,
     assert hashes(tmp_path / "of-store") == hashes(index)
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("imported", ["", "import datasets; "])
 def test_an_index_may_keep_columns_of_types_that_a_library_declares(tmp_path, imported):
     """pyarrow knows the type of `Array2D` only once `datasets` is imported."""

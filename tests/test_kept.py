@@ -54,6 +54,7 @@ def segments_with(dataset: packer.PackedDataset, per_segment=(), per_token=()):
             place += int(row["seq_lengths"][number])
 
 
+@pytest.mark.nightly(after=7)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"align": 4}, {"algorithm": "wrapped"}], ids=str)
 def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
@@ -181,7 +182,7 @@ def sources(draw):
     return columns
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(sources(), st.sampled_from(["arrow", "parquet", "memory", "shuffled"]))
 def test_masks_become_labels_and_padding_is_removed(tmp_path_factory, columns, kind):
     folder = tmp_path_factory.mktemp("masks")

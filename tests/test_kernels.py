@@ -43,6 +43,7 @@ def modules_after(commands: list[list[str]], **environment: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("algorithm", ["auto", "bfd", "wrapped"])
 def test_a_small_set_is_packed_without_numba_to_the_same_bytes(tmp_path, algorithm):
     """However long its kernels take: a number of documents decides, so that it is the same on every machine."""
@@ -61,6 +62,7 @@ def test_a_small_set_is_packed_without_numba_to_the_same_bytes(tmp_path, algorit
     assert hashes(out) == hashes(tmp_path / "compiled")
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(("documents", "length"), [(jit.FEW_DOCUMENTS + 1, 3), (2, jit.FEW_TOKENS // 2 + 1)])
 def test_many_documents_or_tokens_are_packed_by_compiled_kernels(tmp_path, documents, length):
     source = save_arrow(tmp_path / "rows.arrow", [[7] * length] * documents)

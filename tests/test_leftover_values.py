@@ -86,7 +86,7 @@ def test_a_partition_of_several_shards_is_read_once_for_its_leftovers(bucket, tm
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 
 
-@pytest.mark.nightly(after=3)
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_remote_source_gives_the_bytes_of_a_local_one(name, bucket, tmp_path):
     tables, options = CASES[name]
@@ -124,7 +124,7 @@ def remote(bucket, tmp_path):
     return str(upload(local, bucket / "data")), hashes(tmp_path / "expected")
 
 
-@pytest.mark.nightly(after=2)
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("stage", "after"),
     [("-values/2", True), ("set/data-00002", False), ("level1-values/", True), ("set/data-00002", True)],

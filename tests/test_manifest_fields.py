@@ -123,7 +123,7 @@ def try_values(made, tmp_path: Path, values: list[Any], *, every: int = 1) -> li
     return wrong
 
 
-@pytest.mark.nightly(after=2)
+@pytest.mark.nightly(after=1)
 def test_wrong_or_missing_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=23) == []
 
@@ -134,6 +134,7 @@ def test_more_wrong_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=max(1, 15 // FUZZ)) == []
 
 
+@pytest.mark.nightly(after=1)
 def test_a_deeply_nested_field_gives_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [DEEP], every=7) == []
     packed, _, _ = made

@@ -173,6 +173,7 @@ def test_the_published_form_refuses_what_it_cannot_list():
 # ---- published numbers, and times with room for busy machines ----
 
 
+@pytest.mark.nightly
 @jit_only
 def test_wikipedia_packs_as_published_and_better(shared_data):
     histogram = read_histogram(shared_data / "histograms" / "wikipedia_bert_512.csv")

@@ -19,6 +19,7 @@ KEPT = {
 }
 
 
+@pytest.mark.nightly(after=8)
 @pytest.mark.parametrize("max_segments", [None, 2])
 @pytest.mark.parametrize("long", KEPT)
 @pytest.mark.parametrize("algorithm", TWINS)
@@ -58,6 +59,7 @@ def test_the_seed_changes_nothing_but_its_own_line_of_the_manifest(tmp_path, alg
     assert {name for name in one if one[name] != other[name]} <= {"manifest.json"}
 
 
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("options", [{}, {"max_segments": 3}, {"untrained": "drop"}], ids=str)
 @pytest.mark.parametrize("algorithm", TWINS)
 def test_bytes_do_not_depend_on_how_many_documents_are_read_together(tmp_path, monkeypatch, algorithm, options):

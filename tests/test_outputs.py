@@ -280,6 +280,7 @@ REPLACEABLE = {
 }
 
 
+@pytest.mark.nightly(after=14)
 @pytest.mark.parametrize("name", REPLACEABLE)
 def test_another_output_is_refused_in_one_line_and_replaced_on_request(tmp_path, request, name):
     command, state, words, *more = REPLACEABLE[name]

@@ -20,6 +20,7 @@ from tests.helpers.pack import hashes, made_documents, save_arrow, segments_in
 from tests.helpers.small import shrink
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("name", "documents", "max_len"),
     [("t0_train_50k.parquet", 55_185, 4096), ("gsm8k", 8_792, 2048), ("python_peps.arrow", 740, 2048)],

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ pytest.importorskip("sybil")
 pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
+from packer.cli.demo_command import write_corpus  # noqa: E402
 from tests.helpers import page_blocks  # noqa: E402  these need the packages
 from tests.helpers.page_blocks import ROOT, commands_in, languages, marked, pages, run_page, same_output  # noqa: E402
 from tests.helpers.page_data import write_page_data  # noqa: E402
@@ -27,11 +29,29 @@ CONTINUED = {"docs/tutorials/train.md": "docs/tutorials/first-pack.md"}
 """Pages that start from the folder of another; they run in one test."""
 
 
+BY_NIGHT = {"images.md", "each-answer.md", "input-formats.md", "several-machines.md", "mixtures.md", "what-leaks.md"}
+"""Pages that take long, and whose commands have tests of their own: they run with --nightly only."""
+
+
 @pytest.fixture(scope="session")
 def page_data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page_data")
     write_page_data(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def write_corpus_once(tmp_path_factory):
+    """Function that does what `write_corpus` of `packer demo` does, by a copy from the second page on."""
+    made = tmp_path_factory.mktemp("demo")
+
+    def write(folder):
+        if not any(made.iterdir()):
+            write_corpus(made)
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        return folder / "stdlib.arrow"
+
+    return write
 
 
 def name_of(page) -> str:
@@ -45,12 +65,16 @@ def with_blocks() -> list[str]:
 
 
 @pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize("name", with_blocks())
-def test_the_blocks_of_a_page_run(name, page_data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.nightly] * (Path(name).name in BY_NIGHT)) for name in with_blocks()],
+)
+def test_the_blocks_of_a_page_run(name, page_data, write_corpus_once, tmp_path, monkeypatch):
     shutil.copytree(page_data, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("packer.cli.demo_command.write_corpus", write_corpus_once)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     for page in (name, *(page for page, start in CONTINUED.items() if start == name)):
         run_page(ROOT / page)

@@ -127,6 +127,7 @@ def test_auto_takes_no_more_rows_than_any_solver_on_small_sets(max_len, document
     assert_no_solver_needs_fewer_rows(lengths, max_len)
 
 
+@pytest.mark.nightly(after=6)
 @pytest.mark.parametrize("max_len", [512, 2048, 4096])
 @pytest.mark.parametrize("name", ["gsm8k", "nltk_docs", "python_code", "python_peps", "sgd_multiturn", "t0_train_50k"])
 def test_auto_takes_no_more_rows_than_any_solver_on_samples_of_real_sets(shared_data, name, max_len):
@@ -236,6 +237,7 @@ def figures_of(shards, max_len):
     return sums.finish()
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.usefixtures("real_partitions")
 @pytest.mark.parametrize(("max_len", "typical"), [(512, 3.6), (4096, 5)])
 def test_small_shards_are_mixed_as_well_as_large_ones(max_len, typical):

@@ -39,6 +39,7 @@ def of_two(monkeypatch, piece=1500):
     return numbers
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("records", [chats, texts])
 def test_the_bytes_are_those_of_one_process(tmp_path, tokenizer, monkeypatch, records):
     source = write_lines(tmp_path / "records.jsonl", records())
@@ -92,6 +93,7 @@ def test_a_killed_process_is_one_line_and_the_pack_resumes(tmp_path, tokenizer, 
     assert shards(pack(source, tmp_path / "two", tokenizer, workers=2)) == shards(one)
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_they_end_with_the_process_that_started_them(tmp_path, tokenizer, monkeypatch, sent):

@@ -579,6 +579,7 @@ def test_bytes_that_contradict_each_other_are_refused(tmp_path, monkeypatch):
     refuses("b.arrow", "bytes follow the end of the Arrow stream")
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("offline", "message"),
     [

@@ -91,6 +91,7 @@ def pack(source, output, **options):
     return packer.pack(source, output, **{"max_len": MAX_LEN, "shard_size": 20_000, "workers": 2} | options)
 
 
+@pytest.mark.nightly(after=6)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_remote_source_is_packed_to_the_bytes_of_a_local_one(kind, bucket, tokenizer, tmp_path):
     write, options = SOURCES[kind]
@@ -167,6 +168,7 @@ def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, m
 FAULTS = {"503": {"status": 503, "every": 2}, "cut": {"cut": True, "every": 3}, "slow": {"seconds": 0.03}}
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 def test_a_store_that_fails_now_and_then_changes_nothing(faults, streams, store_server, tmp_path, monkeypatch):
     shrink(monkeypatch, first_pause=0.01)
@@ -227,6 +229,7 @@ def test_an_object_that_changes_is_an_error(streams, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("kind", ["stream", "file"])
 def test_damaged_objects_are_told_as_files_are(bucket, tmp_path, kind):
     write_stream(tmp_path / "a.arrow", 1, stream=kind == "stream")

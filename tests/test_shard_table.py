@@ -86,6 +86,7 @@ def test_a_field_of_a_later_version_is_ignored(tmp_path):
     assert packer.verify(folder)
 
 
+@pytest.mark.nightly
 def test_100_000_shards_are_loaded_within_two_seconds_and_their_folder_is_checked(tmp_path):
     """The shards are links to a few files, of which a file system may allow only tens of thousands each."""
     folder, many = make(tmp_path, shard_size=400), tmp_path / "many"

@@ -49,6 +49,7 @@ def cached(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*/*.arrow")}
 
 
+@pytest.mark.nightly(after=5)
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_cache_holds_the_shards_of_the_copied_dataset(tmp_path, bucket, cache, name):
     make, options = SOURCES[name]

@@ -171,7 +171,7 @@ def test_a_kernel_is_not_loaded_into_the_last_of_the_address_space(monkeypatch):
     assert kernel(1) == 2
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [700, 1000, 1700])
 def test_under_a_limit_of_address_space_the_command_says_a_line_and_is_resumed(tmp_path, megabytes):

@@ -55,6 +55,7 @@ def spilled(source, folder: Path, workers: int) -> dict[str, bytes]:
 # the bytes
 
 
+@pytest.mark.nightly(after=3)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", DECODED)
 def test_the_streams_are_the_same_for_any_number_of_workers(tmp_path, kind):
@@ -105,6 +106,7 @@ def test_pages_with_more_or_fewer_rows_than_the_footer_says_are_refused(tmp_path
         next(batches)
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst"])
 @pytest.mark.parametrize("bad", ['{"input_ids": [1, null]}', '{"input_ids": [4294967296]}', '{"input_ids": [1,'])

@@ -133,7 +133,7 @@ INSTANTS = {
 }
 
 
-@pytest.mark.nightly(after=8)
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_a_killed_pack_is_resumed_on_another_machine(source, bucket, tmp_path, monkeypatch, instant):
     shrink(monkeypatch, partition_tokens=1)  # each shard is a partition, so that plans have several checkpoints
@@ -492,6 +492,7 @@ def test_a_clock_that_the_store_does_not_accept_is_one_line(source, bucket, stor
     assert told.endswith("): set the clock of this machine, and repeat the same command: it resumes where it stopped")
 
 
+@pytest.mark.nightly(after=1)
 def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(out, tmp_path):
     """As on a full disk, but where nothing can be mounted, too."""
     arrow, most = save_arrow(tmp_path / "rows.arrow", made_documents(150)), 8000  # bytes; shards have 12,000
@@ -509,7 +510,7 @@ def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(out, tmp_path):
     assert hashes(out) == hashes(tmp_path / "expected")
 
 
-@pytest.mark.nightly(after=2)
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("after", [0, 30, 12, 46])
 def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
     source,
@@ -536,6 +537,7 @@ def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
     assert hashes(bucket / "set") == expected
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     "faults",
     [

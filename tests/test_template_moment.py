@@ -107,6 +107,7 @@ def test_tokens_are_those_of_one_moment_too(chats, tokenizer, tmp_path, travel):
     assert moments(tmp_path / "out", tokenizer) == {written(TokenizeReport.from_dict(report).text.moment)}
 
 
+@pytest.mark.nightly
 def test_ranks_on_machines_with_different_clocks_write_one_moment(chats, tokenizer, tmp_path, monkeypatch):
     out = tmp_path / "out"
     shrink(monkeypatch, everywhere=True, piece=1 << 15)

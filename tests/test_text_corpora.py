@@ -17,7 +17,9 @@ from tests.helpers.chat_templates import EXACT, MARKED, auto_tokenizer, lists, t
 
 zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
-from tests.helpers.text_corpora import SAMPLE, read  # noqa: E402
+from tests.helpers.text_corpora import read  # noqa: E402
+
+COMPARED = 50  # records, of sets that others made
 
 TOKENIZERS = ["qwen3", "bert_uncased"]
 
@@ -43,7 +45,7 @@ def ending(tokenizer):
 
 @pytest.mark.nightly(after=1)
 def test_peps_have_the_tokens_of_each_alone(shared_data, tokenizer):
-    records = read(shared_data, "python_peps")[::10]
+    records = read(shared_data, "python_peps")[::20]
     _, found, labels = encode(tokenizer, records)
     assert labels is None
     for record, ids in zip(records, found, strict=True):
@@ -51,7 +53,7 @@ def test_peps_have_the_tokens_of_each_alone(shared_data, tokenizer):
 
 
 def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, tokenizer):
-    records = read(shared_data, "t0_train_50k")
+    records = read(shared_data, "t0_train_50k")[::4]
     encoded, found, labels = encode(tokenizer, records)
     assert encoded.counts["straddling"] == encoded.counts["untrained"] == 0
     for record, ids, row in zip(records, found, labels, strict=True):
@@ -63,11 +65,11 @@ def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, token
         assert row == [-100] * prompt + ids[prompt:]
 
 
-@pytest.mark.nightly(after=4)
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
 @pytest.mark.parametrize("template", [EXACT["chatml"], EXACT["no special tokens"], MARKED["marked"]])
 def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, template):
-    records = read(shared_data, corpus)[::4]
+    records = read(shared_data, corpus)[::10]
     _, found, labels = encode(tokenizer, records, chat_template=template)
 
     render = naive_chats.renderer(tokenizer, template)
@@ -79,13 +81,13 @@ def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, templat
 
 def test_qwen3_takes_single_turns_as_its_own_template_writes_them_and_several_by_a_built_in_one(shared_data):
     qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
-    records = read(shared_data, "gsm8k")
+    records = read(shared_data, "gsm8k")[::4]
     encoded, found, labels = encode(qwen3, records)
     assert encoded.counts["untrained"] == encoded.counts["straddling"] == 0
     assert found == qwen3.apply_chat_template([r["messages"] for r in records], return_dict=True)["input_ids"]
     answer = qwen3.decode([token for token in labels[0] if token >= 0])
     assert answer == f"<think>\n\n</think>\n\n{records[0]['messages'][1]['content']}<|im_end|>\n"
-    several = read(shared_data, "sgd_multiturn")[:20]
+    several = read(shared_data, "sgd_multiturn")[:10]
     _, found, labels = encode(qwen3, several)
     assert (found, labels) == encode(qwen3, several, chat_template="qwen3")[1:]
 
@@ -95,11 +97,11 @@ def test_gsm8k_in_chatml_is_the_tokenized_set(shared_data):
     datasets = pytest.importorskip("datasets")
     made = datasets.load_from_disk(str(shared_data / "tokenized" / "gsm8k"))
     with (shared_data / "corpora" / "gsm8k.jsonl").open() as file:
-        records = [json.loads(line) for line in file][:SAMPLE]
+        records = [json.loads(line) for line in file][:COMPARED]
     qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
     _, found, labels = encode(qwen3, records, chat_template=EXACT["chatml"])
-    assert found == made[:SAMPLE]["input_ids"]
-    assert labels == made[:SAMPLE]["labels"]
+    assert found == made[:COMPARED]["input_ids"]
+    assert labels == made[:COMPARED]["labels"]
 
 
 # ---- TRL ----
@@ -135,7 +137,7 @@ def qwen3(shared_data):
     return auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
 def test_trl_trains_on_the_same_tokens_of_chats(shared_data, qwen3, corpus, tmp_path):
     """TRL needs marks, which its copy of Qwen3's template has; it renders a single turn as the original does."""
@@ -151,13 +153,13 @@ def test_trl_trains_on_the_same_tokens_of_chats(shared_data, qwen3, corpus, tmp_
 
 
 def test_trl_trains_on_the_same_tokens_of_prompts_and_completions(shared_data, qwen3, tmp_path):
-    records = read(shared_data, "t0_train_50k")
+    records = read(shared_data, "t0_train_50k")[::4]
     theirs = trl_prepares(qwen3, records, tmp_path)
     assert tuple(map(list, theirs)) == encode(qwen3, records)[1:]
 
 
 def test_trl_trains_on_the_same_tokens_of_conversational_completions(shared_data, qwen3, tmp_path):
-    chats = [record["messages"] for record in read(shared_data, "sgd_multiturn")[::8]]
+    chats = [record["messages"] for record in read(shared_data, "sgd_multiturn")[::25]]
     cut = [
         {"prompt": chat[: len(chat) // 2 // 2 * 2 + 1], "completion": chat[len(chat) // 2 // 2 * 2 + 1 :]}
         for chat in chats
@@ -168,6 +170,7 @@ def test_trl_trains_on_the_same_tokens_of_conversational_completions(shared_data
     assert tuple(map(list, theirs)) == encode(qwen3, records)[1:]
 
 
+@pytest.mark.nightly
 def test_templates_with_trls_marks_train_what_the_originals_do_turn_by_turn(shared_data, qwen3):
     """Every template that TRL ships in both forms: where both answer and render the same, they agree or are named."""
     folder = trl_templates()

@@ -107,7 +107,7 @@ def test_an_array_is_packed_as_lines_are(tmp_path, tokenizer, space):
 LIMIT = "the record has more than {:,} {}, the limit; split it into several, or remove it"
 
 
-@pytest.mark.nightly(after=4)
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.csv", "many fields.csv", "many lines.csv"])
 def test_a_record_above_the_limit_is_refused(tmp_path, tokenizer, monkeypatch, name, ending):

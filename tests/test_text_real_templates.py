@@ -60,7 +60,7 @@ def attempt(encoder, record):
         return None, error.message
 
 
-@pytest.mark.nightly(after=25)
+@pytest.mark.nightly(after=10)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, name):
     template = TEMPLATES[name]

@@ -148,6 +148,7 @@ def test_every_argument_that_a_model_hands_to_attention_is_taken_or_refused():
 # ---- the probe feels them ----
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("family", "changes"),
     [("phi3", {**LONGROPE, "num_key_value_heads": 4, "pad_token_id": 0}), ("llama", DYNAMIC), ("qwen3", DYNAMIC)],

@@ -564,4 +564,4 @@ def test_a_tree_is_shown_branch_by_branch(tmp_path):
     assert [(node["tokens"], node["parent"], node["answer"]) for node in nodes] == [(2, -1, 0), (2, 0, 0), (3, 0, 1)]
     page = tmp_path / "page.html"
     succeeded("stats", tmp_path / "out", "--report", page)
-    assert "lower: a branch" in page.read_text()
+    assert "branches of trees are lower" in page.read_text()

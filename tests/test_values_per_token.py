@@ -163,6 +163,7 @@ BAD = {
 }
 
 
+@pytest.mark.nightly(after=14)
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("name", ["rows.arrow", "rows.parquet", "rows.jsonl", "table"])
 def test_other_numbers_of_values_are_refused_or_left_out(tmp_path, name, case):

@@ -50,7 +50,7 @@ def damage(draw, rows: list[dict], options: PackOptions) -> None:
         row[name][at] = draw(values.get(name, st.integers(0, 50)))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(packings(), st.data())
 def test_the_faults_of_damaged_rows_do_not_depend_on_how_many_are_read_together(packing, data):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
