@@ -39,6 +39,7 @@ def run(name: str, *arguments: object) -> str:
         ("bench_sources", ("--megabytes", 1, "--runs", 1), ("arrow", "parquet zstd", "jsonl.zst")),
         ("bench_token_files", ("--tokens", 2e5, "--runs", 1), (".idx", ".bin, EOS", "read index")),
         ("bench_rows", ("--log-normal", 2000, "--max-len", 512), ("log-normal 2,000", "shuffled")),
+        ("bench_balance", ("--log-normal", "--max-len", 8192, "--ranks", 4, "--rows", 64), ("log-normal", "8 steps")),
     ],
 )
 def test_every_benchmark_runs_at_its_smallest_size(name, arguments, words):
