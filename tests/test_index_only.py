@@ -13,6 +13,7 @@ import packer
 from packer.errors import PackerError
 from tests.helpers.index_only import (
     LENGTHS,
+    NAMES,
     SOURCES,
     columns_of,
     hashes,
@@ -26,7 +27,7 @@ from tests.helpers.packed_rows import fit_manifest
 
 
 @pytest.mark.nightly(after=8)
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_with_their_source_are_those_of_the_copied_dataset_which_an_index_becomes(tmp_path, name):
     make, options = SOURCES[name]
     source = make(tmp_path)

@@ -278,7 +278,6 @@ for read in (lambda: dataset[-1], lambda: next(packer.batches(dataset, rows=4, t
 """
 
 
-@pytest.mark.nightly
 def test_a_source_that_is_cut_under_an_open_index_is_an_error(tmp_path):
     table = pa.table({"input_ids": pa.array([[1] * 1000] * 2000, pa.list_(pa.int32()))})
     with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:

@@ -253,12 +253,12 @@ REPLACEABLE = {
         then(complete, edit("source.arrow", REORDERED)),
         ("changed since",),
     ),
-    "a dataset of another source": (pack, then(complete, rename_source), ("other source files",)),
     "an unfinished pack of a source in another order": (
         pack,
         then(unfinished, edit("source.arrow", REORDERED, keeps_time=True)),
         ("started from a source that has changed since",),
     ),
+    "a dataset of another source": (pack, then(complete, rename_source), ("other source files",)),
     "an unfinished pack of another version": (
         pack,
         then(unfinished, record(lambda found: found["options"].pop("plan_version") and None, "request.json")),
@@ -281,7 +281,7 @@ REPLACEABLE = {
 
 
 @pytest.mark.nightly(after=14)
-@pytest.mark.parametrize("name", REPLACEABLE)
+@pytest.mark.parametrize("name", [*list(REPLACEABLE)[::2], *list(REPLACEABLE)[1::2]])  # every second one of each kind
 def test_another_output_is_refused_in_one_line_and_replaced_on_request(tmp_path, request, name):
     command, state, words, *more = REPLACEABLE[name]
     folder, fresh = tmp_path / "made", tmp_path / "fresh"

@@ -91,8 +91,12 @@ def pack(source, output, **options):
     return packer.pack(source, output, **{"max_len": MAX_LEN, "shard_size": 20_000, "workers": 2} | options)
 
 
-@pytest.mark.nightly(after=6)
-@pytest.mark.parametrize("kind", SOURCES)
+OFTEN = ("stream", "kept", "skip", "indexed", "array", "parquet", "text")
+"""A source of each reader, and what is made of one; the others are packed with --nightly."""
+
+
+@pytest.mark.nightly(after=len(OFTEN))
+@pytest.mark.parametrize("kind", sorted(SOURCES, key=lambda kind: kind not in OFTEN))
 def test_a_remote_source_is_packed_to_the_bytes_of_a_local_one(kind, bucket, tokenizer, tmp_path):
     write, options = SOURCES[kind]
     options = {name: tokenizer if name == "tokenizer" else value for name, value in options.items()}

@@ -15,7 +15,7 @@ import packer
 from packer.errors import PackerError
 from packer.loader import shard_providers
 from packer.stores import RemotePath
-from tests.helpers.index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
+from tests.helpers.index_only import LENGTHS, NAMES, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
 from tests.helpers.remote_loading import wait_for
 from tests.helpers.small import forget_mirrors, shrink
 
@@ -50,7 +50,7 @@ def cached(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.nightly(after=5)
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_cache_holds_the_shards_of_the_copied_dataset(tmp_path, bucket, cache, name):
     make, options = SOURCES[name]
     source = make(tmp_path)

@@ -160,6 +160,19 @@ def test_arguments_of_another_trainer_and_trees_on_one_side_are_refused(example,
         packer.trainers.hf(example.packed, eval=trees)
 
 
+def test_trainers_that_cannot_train_trees_refuse_them_and_rows_without_tokens(trees, tmp_path):
+    from packer.trainers.automodel import dataset
+    from packer.trainers.verl import PackedRows
+
+    source = write_lines(tmp_path / "lengths.jsonl", [{"length": 3}])
+    packer.pack(source, tmp_path / "index", max_len=16, lengths_column="length", sync=False)
+    for open_rows in (dataset, PackedRows):
+        with pytest.raises(PackerError, match=r"the rows hold trees .*: pack without these options"):
+            open_rows(str(trees))
+        with pytest.raises(PackerError, match="the rows have no tokens"):
+            open_rows(str(tmp_path / "index"))
+
+
 def test_importing_it_imports_no_trainer():
     code = "import sys, packer; packer.trainers; print({'torch', 'transformers', 'pyarrow'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

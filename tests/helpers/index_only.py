@@ -117,3 +117,7 @@ SOURCES = {
     "shuffled": (shuffled_dataset, {}),
     "indexed": (lambda folder: write_indexed(folder / "a", in_one(tokens_of(LENGTHS)), "int64"), {}),
 }
+
+OFTEN = ("plain", "kept", "wrapped", "indexed", "labels", "groups", "shuffled", "truncated")
+NAMES = sorted(SOURCES, key=lambda name: OFTEN.index(name) if name in OFTEN else len(OFTEN))
+"""Names of the sources, those first that show most; tests of every change use a few of them."""
