@@ -12,6 +12,7 @@ from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import run
 from tests.helpers.kept import write
 from tests.helpers.splits import save
+from tests.helpers.writing import write_lines
 
 
 def advice(*arguments):
@@ -54,7 +55,9 @@ def test_verify_advises_no_option_of_pack(tmp_path, rows):
 
 def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, rows):
     pytest.importorskip("transformers")
-    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    tokenizer = save_tokenizer(
+        tmp_path / "tokenizer", template="{% for message in messages %}{{ message.content }}{% endfor %}"
+    )
     line = advice("tokenize", rows, "--tokenizer", tokenizer)
     assert line.endswith(
         "already tokenized; pack it without --tokenizer, or name the column of text with --text-column"
@@ -63,6 +66,10 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
     run("pack", text, "--tokenizer", tokenizer, "--max-len", 8, "-o", "out")
     line = advice("verify", "out", "--source", rows, "--tokenizer", tokenizer)
     assert "out was packed from the column 'text': give that" in line
+    chats = write_lines(tmp_path / "chats.jsonl", [{"messages": [{"role": "user", "content": "a"}], "system": "b"}])
+    run("pack", chats, "--tokenizer", tokenizer, "--max-len", 8, "--train-on", "all", "-o", "of-chats")
+    line = advice("verify", "of-chats", "--source", rows, "--tokenizer", tokenizer)
+    assert "of-chats was packed from the column 'messages': give that" in line
 
 
 @pytest.mark.parametrize(

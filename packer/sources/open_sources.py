@@ -21,6 +21,7 @@ from packer.sources.source import Source
 from packer.sources.tokenized_source import open_tokens
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
+from packer.text.text_columns import OF_CHATS, OF_PROMPTS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -93,7 +94,9 @@ def open_packed_source(
     except OtherSourceError as error:
         of_split = f" of the split {options.split}" if options.split is not None else ""
         text = manifest.source.text
-        columns = [options.input_column] if text is None else text.columns[:2]
+        columns = [options.input_column]
+        if text is not None:  # those that make a document of this kind, without the optional ones
+            columns = [name for name in text.columns if name not in (*OF_CHATS, *OF_PROMPTS)][:2]
         read = f"column{'s' * (len(columns) > 1)} {' and '.join(map(repr, columns))}"
         raise PackerError(f"{error.found}; {name} was packed from the {read}{of_split}: give that source") from error
     if isinstance(listed, PathList):
