@@ -95,7 +95,7 @@ def main(
                 dataset = packed(Path(folder), drawn, max_len, "auto")
                 profile = profile_of(dataset)
                 for ranks, accumulation in product(counts["rank_counts"], counts["accumulations"]):
-                    waiting = waiting_of(profile, TrainingJob(ranks=ranks, accumulation=accumulation))
+                    waiting = waiting_of(profile, TrainingJob(ranks=ranks, accumulation=accumulation, model="7B"))
                     ratios = [next_fit(arrived, ranks), *(1 / (1 - share) for share in waiting.shares.values())]
                     cells = [name, f"{max_len:,}", str(ranks), str(accumulation), *(f"{ratio:.3f}" for ratio in ratios)]
                     cells.append(f"{milliseconds(dataset, ranks, accumulation):.2f}")

@@ -119,8 +119,8 @@ def stats(
     algorithm: str = "auto",
     batch_size: int = 64,
     data_parallel: int | None = None,
-    accumulation: int = 1,
-    model: str = "7B",
+    accumulation: int | None = None,
+    model: str | None = None,
     report: str | Path | None = None,
     progress: Progress | bool = True,
     **options: Unpack[StatsArguments],
@@ -141,8 +141,8 @@ def stats(
         algorithm: as for `pack`; "all" compares those that are quick.
         batch_size: documents per optimizer step in training without packing.
         data_parallel: ranks that train on one row at a time, to see how long they wait for each other.
-        accumulation: rows of each rank in an optimizer step, if `data_parallel` is given.
-        model: number of weights of the model, as in "7B", or its config: a folder, a config.json or a Hub id.
+        accumulation: rows of each of these ranks in an optimizer step, by default 1.
+        model: weights of their model, by default "7B", or its config: a folder, a config.json or a Hub id.
         report: HTML file to write: a report with plots, which needs no network.
         progress: as for `pack`.
         options: any other option of `packer stats`, under the same name.

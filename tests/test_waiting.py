@@ -84,8 +84,11 @@ def test_a_config_gives_the_keys_of_its_own_sizes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data_parallel": 0}, "data_parallel 0 and accumulation 1: choose whole numbers of at least 1"),
+        ({"data_parallel": 0}, "data_parallel 0: choose a whole number of at least 1"),
         ({"data_parallel": 5000}, "data_parallel 5000: a step has 5,000 rows, and there are "),
+        ({"data_parallel": 2.5}, "data_parallel 2.5: choose a whole number of at least 1"),
+        ({"accumulation": 4}, "accumulation 4 is for data_parallel: give the number of ranks, or leave it out"),
+        ({"model": "70B"}, "model 70B is for data_parallel: give the number of ranks, or leave it out"),
         ({"data_parallel": 4, "model": "nowhere"}, "nowhere is not a local path, and the Hugging Face Hub cannot"),
         ({"data_parallel": 4, "max_len": [256, 512]}, "data_parallel 4 is for rows of one length and algorithm"),
         ({"data_parallel": 4, "algorithm": "all"}, "data_parallel 4 is for rows of one length and algorithm"),

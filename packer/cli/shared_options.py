@@ -26,9 +26,17 @@ DataParallel = Annotated[
         least=1,
     ),
 ]
-Accumulation = Annotated[int, Option("Rows of each rank in an optimizer step.", GENERAL, least=1)]
+Accumulation = Annotated[
+    int | None,
+    Option("Rows of each of these ranks in an optimizer step.", GENERAL, least=1, default_words="1"),
+]
 ModelSize = Annotated[
-    str, Option("Weights of the model, as in 7B, or its config: a folder, a config.json or a Hub id.", GENERAL)
+    str | None,
+    Option(
+        "Weights of their model, as in 70B, or its config: a folder, a config.json or a Hub id.",
+        GENERAL,
+        default_words="7B",
+    ),
 ]
 PackedSources = Annotated[
     tuple[str, ...],

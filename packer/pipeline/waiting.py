@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,22 +23,25 @@ class TrainingJob:
     ranks: int
     """Ranks among which the rows of a step are divided, 1 or more."""
 
-    accumulation: int = 1
+    accumulation: int
     """Rows of each rank in an optimizer step."""
 
-    model: str = "7B"
+    model: str
     """Number of weights, as in 70B; or a folder with a config.json, such a file, or a Hub id."""
 
 
-def training_job(ranks: int | None, accumulation: int, model: str) -> TrainingJob | None:
-    """Return a job of so many ranks; None if their number is None."""
+def training_job(ranks: int | None, accumulation: int | None, model: str | None) -> TrainingJob | None:
+    """Return a job of so many ranks, or None if there is no number of ranks; the defaults are those of the class."""
     if ranks is None:
+        for name, value in (("accumulation", accumulation), ("model", model)):
+            if value is not None:
+                raise OptionError(f"--{name} {value} is for --data-parallel: give the number of ranks, or leave it out")
         return None
-    if ranks < 1 or accumulation < 1:
-        raise OptionError(
-            f"--data-parallel {ranks} and --accumulation {accumulation}: choose whole numbers of at least 1"
-        )
-    return TrainingJob(ranks=ranks, accumulation=accumulation, model=model)
+    accumulation = 1 if accumulation is None else accumulation
+    for name, number in (("data-parallel", ranks), ("accumulation", accumulation)):
+        if not hasattr(number, "__index__") or index(number) < 1:
+            raise OptionError(f"--{name} {number}: choose a whole number of at least 1")
+    return TrainingJob(ranks=index(ranks), accumulation=index(accumulation), model=model or "7B")
 
 
 def waiting_of(rows: RowProfile, job: TrainingJob) -> Waiting:
