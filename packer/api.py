@@ -303,7 +303,7 @@ def export(
     Args:
         packed: folder of the packed dataset.
         output: folder to write; by default the name of the packed dataset with "-TO".
-        to: trainer whose columns are written: "megatron", "maxtext", "torchtitan", "torchtune", "llama-factory",
+        to: trainer whose columns are written: "megatron", "maxtext", "torchtune", "llama-factory",
             "megatron-indexed", "olmo-core" or "parquet".
         compression: compression of the Parquet files.
         eos_id: token that ends documents, for trainers that find documents or padding by it ("megatron" with `align`,

@@ -122,7 +122,7 @@ def test_no_changed_bit_is_passed_on(tmp_path, name, file):
         changed[place // 8] ^= 1 << place % 8
         path.write_bytes(changed)
         with pytest.raises(PackerError, match=path.name):
-            packer.export(packed, tmp_path / f"export-{number}", to="torchtitan", sync=False)
+            packer.export(packed, tmp_path / f"export-{number}", to="torchtune", sync=False)
         path.write_bytes(whole)
         assert not any((tmp_path / f"export-{number}").glob("*.json")), place
         assert len(list(packed.iterdir())) == rest

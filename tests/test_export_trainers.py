@@ -48,11 +48,6 @@ def logits_of(model, tokens, positions):
     return model(input_ids=tokens[None], position_ids=positions[None], use_cache=False).logits[0]
 
 
-def torchtitan_pairs(model, rows):
-    for row in rows:
-        yield logits_of(model, row["input"], row["positions"]), row["labels"]
-
-
 def torchtune_pairs(model, rows):
     for row in rows:
         assert row["seq_lens"].sum() == MAX_LEN
@@ -80,7 +75,6 @@ def megatron_pairs(model, rows):
 @pytest.mark.parametrize(
     ("target", "pairs"),
     [
-        ("torchtitan", torchtitan_pairs),
         ("torchtune", torchtune_pairs),
         ("maxtext", maxtext_pairs),
         ("megatron", megatron_pairs),

@@ -128,7 +128,7 @@ def test_megatron_refuses_labels_that_are_not_the_tokens(tmp_path):
         packer.export(tmp_path / "packed", tmp_path / "out", to="megatron")
     assert not (tmp_path / "out").exists()
     assert not beside(tmp_path / "out")
-    packer.export(tmp_path / "packed", tmp_path / "out", to="torchtitan")
+    packer.export(tmp_path / "packed", tmp_path / "out", to="torchtune")
 
 
 def test_megatron_reads_aligned_extents_unchanged(tmp_path):
@@ -155,7 +155,6 @@ COLUMNS = {
         ["inputs", "inputs_position", "inputs_segmentation", "targets", "targets_position", "targets_segmentation"],
         pa.int32(),
     ),
-    "torchtitan": dict.fromkeys(["input", "positions", "labels"], pa.int32()),
     "torchtune": dict.fromkeys(["tokens", "labels", "input_pos", "seq_lens"], pa.int32()),
     "llama-factory": dict.fromkeys(["input_ids", "labels", "position_ids", "attention_mask"], pa.int32()),
 }
@@ -206,14 +205,14 @@ def test_row_groups_of_long_rows_are_small(tmp_path):
 
 
 def test_the_record_describes_the_export_without_path_or_time(packed, tmp_path):
-    record = packer.export(packed, tmp_path / "out", to="torchtitan")
+    record = packer.export(packed, tmp_path / "out", to="torchtune")
     text = (tmp_path / "out" / RECORD).read_text()
     assert json.loads(text) == json.loads(json.dumps(record.to_dict()))
     dataset = packer.load(packed)
     assert record.packed == {
         "fingerprint": dataset.fingerprint, "format_version": 1, "max_len": MAX_LEN, "pad_id": 0, "rows": len(dataset)
     }  # fmt: skip
-    assert record.columns == {"input": "list<int32>", "positions": "list<int32>", "labels": "list<int32>"}
+    assert record.columns == {name: f"list<{type}>" for name, type in COLUMNS["torchtune"].items()}
     shards = [(entry.file.removesuffix(".arrow"), entry.rows) for entry in dataset.manifest.shards]
     assert [(file.file.removesuffix(".parquet"), file.rows) for file in record.files] == shards
     assert record.bytes == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.parquet"))
@@ -258,13 +257,13 @@ def test_datasets_and_pyarrow_read_the_folder(packed, tmp_path, target):
 
 def test_an_existing_export_is_replaced_only_with_overwrite(packed, tmp_path):
     out = tmp_path / "out"
-    packer.export(packed, out, to="torchtitan")
+    packer.export(packed, out, to="maxtext")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     other = make(tmp_path, max_len=16)
     for source, options, found in (
-        (packed, {"to": "torchtune"}, "to torchtitan, not torchtune"),
-        (packed, {"to": "torchtitan", "compression": "none"}, "with compression zstd, not none"),
-        (other, {"to": "torchtitan"}, "from other rows"),
+        (packed, {"to": "torchtune"}, "to maxtext, not torchtune"),
+        (packed, {"to": "maxtext", "compression": "none"}, "with compression zstd, not none"),
+        (other, {"to": "maxtext"}, "from other rows"),
     ):
         message = f"out is complete, exported {found}: choose another output, or replace it with overwrite"
         with pytest.raises(PackerError, match=message):
@@ -319,7 +318,12 @@ def change(packed: Path) -> None:
         ("packed", "foreign", {"overwrite": True}, "foreign exists and is not an export: choose another output"),
         ("packed", "packed", {"overwrite": True}, "packed is inside the packed dataset: choose an output next to it"),
         ("packed", "packed/out", {}, "out is inside the packed dataset: choose an output next to it"),
-        ("packed", "out", {"to": "nowhere"}, "to is 'nowhere': choose one of megatron, maxtext, torchtitan, torchtune"),
+        (
+            "packed",
+            "out",
+            {"to": "nowhere"},
+            "to is 'nowhere': choose one of megatron, maxtext, torchtune, llama-factory",
+        ),
         ("packed", "out", {"compression": "zip"}, "compression is 'zip': choose one of zstd, snappy, none"),
         ("foreign", "out", {}, "is not a packed dataset: it has no manifest.json"),
         ("changed", "out", {}, "does not match its hash in the manifest: changed after packing; restore it, or pack"),
@@ -335,7 +339,7 @@ def test_mistakes_are_reported_in_one_line_and_change_nothing(tmp_path, source, 
         change(packed.rename(tmp_path / "changed"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(PackerError) as error:
-        packer.export(tmp_path / source, tmp_path / out, **{"to": "torchtitan", **options})
+        packer.export(tmp_path / source, tmp_path / out, **{"to": "torchtune", **options})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -359,7 +363,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(packed, tmp_path, monkeypatc
 
     monkeypatch.setattr(HashingFile, "write", full)
     with pytest.raises(PackerError, match=r"No space left on device: free some space and repeat the same command$"):
-        packer.export(packed, out, to="torchtitan", overwrite=overwrite)
+        packer.export(packed, out, to="torchtune", overwrite=overwrite)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -372,7 +376,7 @@ def progress(*_):
     steps += 1
     if steps == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
-packer.export(sys.argv[1], sys.argv[2], to="torchtitan", overwrite=True, workers=1, progress=progress)
+packer.export(sys.argv[1], sys.argv[2], to="torchtune", overwrite=True, workers=1, progress=progress)
 """
 
 
@@ -392,8 +396,8 @@ def test_a_killed_export_never_looks_complete(packed, tmp_path, there, moment):
         assert read(out) == rows_on_disk(packed)
     else:
         assert not out.exists()
-    packer.export(packed, out, to="torchtitan", overwrite=True)
-    assert list(read(out)[0]) == ["input", "positions", "labels"]
+    packer.export(packed, out, to="torchtune", overwrite=True)
+    assert list(read(out)[0]) == list(COLUMNS["torchtune"])
     assert not beside(out)
 
 

@@ -300,7 +300,7 @@ def test_a_tokenized_dataset_keeps_its_rows(tmp_path, net, tokenizer):
     compare(net, "tokenized", digest(map(shown, datasets.load_from_disk(tmp_path / "out"))))
 
 
-@pytest.mark.parametrize("to", ["torchtitan", "torchtune", "maxtext", "megatron", "parquet"])
+@pytest.mark.parametrize("to", ["torchtune", "maxtext", "megatron", "parquet"])
 def test_an_export_keeps_its_columns(tmp_path, net, to):
     out = pack(tmp_path, parquet(tmp_path))
     packer.export(out, tmp_path / "exported", to=to, sync=False)

@@ -41,7 +41,7 @@ def commands(folder: Path) -> list[list[str]]:
         ["verify", str(folder), "--source", source],
         ["show", str(folder), "0"],
         ["stats", str(folder)],
-        *(["export", str(folder), "--to", to, "-o", str(folder.parent / to)] for to in ("parquet", "torchtitan")),
+        *(["export", str(folder), "--to", to, "-o", str(folder.parent / to)] for to in ("parquet", "torchtune")),
         again,
         [*again, "--overwrite"],
     ]

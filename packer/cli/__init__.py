@@ -141,5 +141,5 @@ def cli() -> None:
     packer pack --lengths data.parquet:num_tokens --max-len 4096
     packer pack dataset --max-len 4096 --index-only --output index
     packer verify dataset-packed-4096 --source dataset
-    packer export dataset-packed-4096 --to torchtitan
+    packer export dataset-packed-4096 --to torchtune
     """  # noqa: D301  (an escaped b tells click to keep the lines)

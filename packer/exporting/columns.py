@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.exporting.targets import Columns, Ends
-from packer.loader.batch_formats import SegmentIdsBatch, TorchtitanBatch, TorchtuneExamples
+from packer.loader.batch_formats import SegmentIdsBatch, TorchtuneExamples
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import RowTokens, restart_positions, shift_left
@@ -170,12 +170,6 @@ def llama_factory_columns(rows: Sequence[Row]) -> Columns:
         "attention_mask": tokens.segment_ids(),
     }
     return {name: list(values.reshape(len(rows), -1)) for name, values in columns.items()}
-
-
-def torchtitan_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of torchtitan's batches."""
-    inputs, labels = TorchtitanBatch(tensors="numpy")(rows)
-    return {**inputs, "labels": labels}
 
 
 def torchtune_columns(rows: Sequence[Row]) -> Columns:

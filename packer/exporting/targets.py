@@ -76,11 +76,6 @@ TARGETS: dict[str, Target] = {
         },
         values=_later("maxtext_columns"),
     ),
-    "torchtitan": Target(
-        summary="input, positions, labels (shifted)",
-        columns=dict.fromkeys(("input", "positions", "labels"), "int32"),
-        values=_later("torchtitan_columns"),
-    ),
     "torchtune": Target(
         summary="tokens, labels, input_pos, seq_lens",
         columns=dict.fromkeys(("tokens", "labels", "input_pos", "seq_lens"), "int32"),

@@ -512,7 +512,7 @@ def _export(to: str, *more: str) -> tuple[str, ...]:
 
 
 _REPLACED = {"command": _pack("mapped.arrow", "--overwrite"), "old": _pack("mixed", "--seed", "9")}
-_EXPORTED = {"record": "_export.json", "command": _export("torchtitan", "--overwrite"), "old": _export("torchtune")}
+_EXPORTED = {"record": "_export.json", "command": _export("maxtext", "--overwrite"), "old": _export("torchtune")}
 _TOKENIZED = {"record": "tokenized.json", "command": _tokenize("--overwrite"), "old": _tokenize("--no-eos")}
 SCENARIOS = {
     "mapped": Scenario(command=_pack("mapped.arrow"), other=_pack("mapped.arrow", "--seed", "5")),
@@ -527,7 +527,7 @@ SCENARIOS = {
     "tokenize": Scenario(command=_tokenize(), record="tokenized.json", other=_tokenize("--no-eos")),
     "tokenize --overwrite": Scenario(**_TOKENIZED),
     "tokenize --overwrite, two renames": Scenario(**_TOKENIZED, exchanges=False),
-    "export": Scenario(command=_export("torchtitan"), record="_export.json", other=_export("torchtune")),
+    "export": Scenario(command=_export("maxtext"), record="_export.json", other=_export("torchtune")),
     "export --overwrite": Scenario(**_EXPORTED),
     "export --overwrite, two renames": Scenario(**_EXPORTED, exchanges=False),
     "two ranks": Scenario(command=_pack("mixed"), ranks=2),

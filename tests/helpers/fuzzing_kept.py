@@ -96,7 +96,7 @@ def writing_fault(folder: Path, source: Path) -> str | None:
         return _outcome("load", lambda: _wrong_row(packer.load(folder, source=source)))
     fault = reading_fault(folder, source, with_report=False)
     out = folder.parent / f"{folder.name}-export"
-    fault = _outcome("export", lambda: packer.export(folder, out, to="torchtitan", sync=False)) or fault
+    fault = _outcome("export", lambda: packer.export(folder, out, to="torchtune", sync=False)) or fault
     shutil.rmtree(out, ignore_errors=True)
     return fault
 
@@ -146,13 +146,13 @@ def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> st
         "stats": lambda: packed_figures(folder),
         "load": lambda: list(packer.load(folder)),
         **{f"show {number}": functools.partial(show, number) for number in range(6)},
-        **{f"export {target}": functools.partial(export, target) for target in ("parquet", "torchtitan")},
+        **{f"export {target}": functools.partial(export, target) for target in ("parquet", "torchtune")},
     }
     if with_report:
         uses["stats --report"] = lambda: len(render_page(packed_figures(folder, for_report=True)))
     for name, use in uses.items():
         if (fault := _outcome(name, use)) is not None:
             return fault
-    for target in ("parquet", "torchtitan"):
+    for target in ("parquet", "torchtune"):
         shutil.rmtree(folder.parent / f"{folder.name}-{target}", ignore_errors=True)
     return None

@@ -480,8 +480,6 @@ def exported_row(target, pieces, *, max_len, pad_id):
             "input_ids": tokens, "labels": labels, "position_ids": positions + list(range(tail)),
             "attention_mask": numbers + [0] * tail,
         }  # fmt: skip
-    if target == "torchtitan":
-        return {"input": tokens, "positions": positions + list(range(tail)), "labels": following}
     if target == "torchtune":
         lengths = [len(piece) for piece, _ in pieces] + [tail] * (tail > 0)
         return {
