@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms.index_arrays import joined_ranges
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.partition_plan import PartitionPlan
@@ -40,7 +41,10 @@ def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, RowFigures]:
     assert isinstance(algorithm, Algorithm)
     patterns = algorithm.solve(cut_documents(lengths, max_len, "split").histogram)
     sums = RowSums(max_len)
-    sums.add(patterns.extents, patterns.offsets, patterns.counts)
+    order = np.repeat(np.arange(len(patterns.counts)), patterns.counts)
+    depths = np.diff(patterns.offsets)[order]
+    segments = patterns.extents[joined_ranges(patterns.offsets[:-1][order], depths)]
+    sums.add(segments, np.cumsum(np.concatenate([[0], depths])))
     return patterns.packs, sums.finish()
 
 

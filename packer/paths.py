@@ -75,11 +75,3 @@ def tokenizer_name(path_or_id: str) -> str:
     """Name of a tokenizer without its path: "/data/qwen3/" -> "qwen3"; an id on the Hub stays as it is."""
     path = Path(expanded(path_or_id))
     return path.resolve().name if path.exists() else path_or_id
-
-
-def is_histogram(source: object, tokenizer: str | None) -> bool:
-    """Whether a source is a CSV file of lengths and their counts, and not of text for a tokenizer."""
-    if tokenizer is not None or not isinstance(source, str | Path) or is_remote(source):
-        return False
-    path = Path(expanded(source))
-    return path.suffix.lower() == ".csv" and not path.is_dir()

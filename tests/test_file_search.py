@@ -119,14 +119,14 @@ def test_a_pipe_in_a_saved_dataset_is_refused(tmp_path, name):
     assert "a named pipe, where a file is expected" in refused(tmp_path / "d")
 
 
-def test_a_manifest_or_a_histogram_that_is_a_pipe_or_endless_does_not_hang(tmp_path):
+def test_a_manifest_or_a_file_that_is_a_pipe_or_endless_does_not_hang(tmp_path):
     folder = save(tmp_path / "source", ["a.jsonl"])
     os.mkfifo(folder / "manifest.json")
     assert tokens_of(folder) == [0]
-    (tmp_path / "counts.csv").symlink_to("/dev/zero")
-    done = run("stats", tmp_path / "counts.csv", "--max-len", 8)
+    (tmp_path / "rows.jsonl").symlink_to("/dev/zero")
+    done = run("stats", tmp_path / "rows.jsonl", "--max-len", 8)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "counts.csv: a device, where a file is expected" in done.stderr
+    assert "rows.jsonl: a device, where a file is expected" in done.stderr
 
 
 # ---- names and permissions ----

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
+from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.mixed import NEAR, draw_rows
 from packer.report.row_figures import RowSums, shuffled
 from tests.helpers import naive
@@ -74,8 +75,11 @@ def test_drawn_rows_are_mixed_like_a_shuffled_corpus_and_solved_ones_are_not(max
     histogram = np.bincount(order, minlength=max_len + 1)
     found, _ = draw_rows(order.copy(), max_len, reserve=int(0.02 * order.sum()))
     solved = get_algorithm("bfd").solve(histogram)
+    packs = np.repeat(np.arange(len(solved.counts)), solved.counts)
+    depths = np.diff(solved.offsets)[packs]
+    extents = solved.extents[joined_ranges(solved.offsets[:-1][packs], depths)]
     shares = []
-    for rows in ((found.values, found.row_starts), (solved.extents, solved.offsets, solved.counts)):
+    for rows in ((found.values, found.row_starts), (extents, np.cumsum([0, *depths]))):
         sums = RowSums(max_len)
         sums.add(*rows)
         shares.append(sums.finish().within_row_share)

@@ -1,7 +1,11 @@
-"""Collect figures: of a dataset, from the lengths of its documents; of a packed one, from segment bounds."""
+"""Collect figures: of a dataset, from the lengths of its documents; of a packed one, from segment bounds.
+
+Rows of several lengths, or by several algorithms, are planned from the same lengths of documents and compared.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import prepare_for
+from packer.algorithms import ALGORITHMS, Algorithm
+from packer.algorithms.jit import compile_seconds, prepare_for
 from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.loader.load import load
@@ -227,17 +232,7 @@ def _compare_lengths(
         try:
             at_length = replace(options, max_len=max_len)
             progress(f"length {max_len}", done, len(tried))
-            plan = measured.plan(at_length)
-            rows = measured.follow(plan, at_length)
-            found.append(
-                Figures(
-                    options=at_length,
-                    totals=plan.totals,
-                    histogram=rows.histogram,
-                    documents_per_step=documents_per_step,
-                    measured_rows=rows,
-                )
-            )
+            found.append(_figures_of(measured, measured.plan(at_length), at_length, documents_per_step))
         except PackerError:
             if max_lens:
                 raise
@@ -245,6 +240,53 @@ def _compare_lengths(
         measured.plan(options)  # whose error names the length that was asked for
     progress("length", len(tried), len(tried))
     return tuple(found)
+
+
+def compare_algorithms(
+    source: SourceLike, *, options: RowOptions, documents_per_step: int = 64, progress: Progress = silent
+) -> Comparison:
+    """Plan the rows of a dataset by all algorithms that are quick at this row length, and compare them.
+
+    Progress is in documents while files are read, and "solve NAME" before each algorithm. A PackerError is raised if
+    the source cannot be read, or no algorithm could run.
+    """
+    measured = measure(source, options, progress)
+    slow = [name for name, one in ALGORITHMS.items() if isinstance(one, Algorithm) and one.is_slow(options.max_len)]
+    chosen = [name for name in ALGORITHMS if name not in slow]
+    outcomes: list[Figures] = []
+    failures: dict[str, str] = {}
+    for done, name in enumerate(chosen):
+        progress(f"solve {name}", done, len(chosen))
+        try:
+            by_name = replace(options, algorithm=name)
+            begun, compiled = time.perf_counter(), compile_seconds()
+            plan = measured.plan(by_name)
+            seconds = time.perf_counter() - begun - (compile_seconds() - compiled)
+            outcomes.append(replace(_figures_of(measured, plan, by_name, documents_per_step), seconds=seconds))
+        except (PackerError, MemoryError) as error:
+            failures[name] = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
+    progress("solve", len(chosen), len(chosen))
+    if not outcomes:
+        reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
+        raise PackerError(f"no algorithm could run; {reasons}")
+    return Comparison(
+        by="algorithm",
+        outcomes=tuple(sorted(outcomes, key=lambda figures: (figures.rows, figures.seconds))),
+        failures=failures,
+        left_out=tuple(slow),
+    )
+
+
+def _figures_of(measured: Measured, plan: Plan, options: RowOptions, documents_per_step: int) -> Figures:
+    """Return the figures of one of the plans that are compared."""
+    rows = measured.follow(plan, options)
+    return Figures(
+        options=options,
+        totals=plan.totals,
+        histogram=rows.histogram,
+        documents_per_step=documents_per_step,
+        measured_rows=rows,
+    )
 
 
 def _lengths_around(options: RowOptions) -> list[int]:

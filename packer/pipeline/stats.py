@@ -8,9 +8,8 @@ from typing import Any
 
 from packer.errors import OptionError, PackerError
 from packer.options import PackOptions, values_of
-from packer.paths import PathList, expanded, is_histogram
-from packer.pipeline.collect_figures import dataset_figures, packed_figures
-from packer.pipeline.comparing import compare
+from packer.paths import PathList, expanded
+from packer.pipeline.collect_figures import compare_algorithms, dataset_figures, packed_figures
 from packer.pipeline.report_file import ReportFile
 from packer.pipeline.waiting import TrainingJob
 from packer.progress import Progress, silent
@@ -39,15 +38,13 @@ def stats(
     """Collect figures, and write a report of them if `page` has a path.
 
     `values` are options of a pack by name, without max_len; the algorithm "all" compares those that are quick. Of
-    several row lengths, the report is about the best. A histogram is compared by algorithms, too. `job` is a training
-    job whose ranks wait for each other.
+    several row lengths, the report is about the best. `job` is a training job whose ranks wait for each other.
     """
-    if job is not None and (len(max_lens) > 1 or values.get("algorithm") == "all" or is_histogram(source, None)):
+    compares_algorithms = values.get("algorithm") == "all"
+    if job is not None and (len(max_lens) > 1 or compares_algorithms):
         raise OptionError(
             f"--data-parallel {job.ranks} is for rows of one length and algorithm: choose one, or leave it out"
         )
-    if values.get("algorithm") == "all" or is_histogram(source, values.get("tokenizer")):
-        return _compared(source, max_lens, values, documents_per_step, page, progress)
     collecting: dict[str, Any] = {
         "documents_per_step": documents_per_step,
         "for_report": page.path is not None,
@@ -57,6 +54,15 @@ def stats(
     packed = next((path for path in source.paths if names_packed(path)), None) if isinstance(source, PathList) else None
     if packed is not None:
         raise PackerError(f"{packed} is packed: name one dataset, or several packed ones, as for packer.load")
+    if compares_algorithms:
+        if page.path is not None:
+            raise OptionError(f"--report {page.path} is about the rows of a dataset by one algorithm: leave it out")
+        if len(max_lens) > 1:
+            raise OptionError(f"--max-len {','.join(map(str, max_lens))}: algorithms are compared at one length")
+        options = PackOptions(
+            max_len=[USUAL_LENGTH, *max_lens][-1], **values_of(PackOptions, {**values, "algorithm": "auto"})
+        )
+        return compare_algorithms(source, options=options, documents_per_step=documents_per_step, progress=progress)
     if isinstance(source, str | Path) and names_packed(source):
         _refuse_lengths(source, max_lens)
         figures = packed_figures(source, decode=page.decoder(), **collecting)
@@ -84,27 +90,3 @@ def _refuse_lengths(packed: str | Path, max_lens: Sequence[int]) -> None:
             f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; leave it out, or "
             "predict other lengths on the dataset that it was packed from"
         )
-
-
-def _compared(
-    source: SourceLike,
-    max_lens: Sequence[int],
-    values: Mapping[str, Any],
-    documents_per_step: int,
-    page: ReportFile,
-    progress: Progress,
-) -> Comparison:
-    """Return the rows that each algorithm makes, or one of them of a histogram."""
-    if page.path is not None:
-        raise OptionError(f"--report {page.path} is about the rows of a dataset by one algorithm: leave it out")
-    if len(max_lens) > 1:
-        raise OptionError(f"--max-len {','.join(map(str, max_lens))}: algorithms are compared at one length; choose it")
-    name = values.get("algorithm", "auto")
-    others = values_of(PackOptions, {**values, "algorithm": "auto"})
-    options = PackOptions(max_len=[USUAL_LENGTH, *max_lens][-1], **others)
-    if options.limits or options.align > 1:
-        raise OptionError("--limit and --align are not for all algorithms: name one by --algorithm")
-    algorithms = () if name == "all" else (name,)
-    return compare(
-        source, options=options, algorithms=algorithms, documents_per_step=documents_per_step, progress=progress
-    )

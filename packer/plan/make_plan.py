@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import AnyAlgorithm, OrderAlgorithm
 from packer.algorithms.jit import prepare_for
 from packer.checkpoints import Checkpoints
 from packer.engine import Engine
@@ -28,11 +27,6 @@ from packer.sources.read_documents import Documents
 PLAN_VERSION = 1
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
 shards would have other documents."""
-
-
-def needs_documents(algorithm: AnyAlgorithm, options: RowOptions) -> bool:
-    """Whether the rows depend on more than the histogram: on source order, random draws or groups."""
-    return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.group_by is not None
 
 
 def plan_documents(

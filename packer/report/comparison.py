@@ -170,7 +170,7 @@ class Comparison:
             fewest,
             gap,
             f"mixed: {MIXED}; documents in random order have {shuffled:.2f}",
-            "split: documents in several segments; seconds: of the algorithm alone, already compiled",
+            "split: documents in several segments; seconds: of planning, without compiling",
         ]
         notes += [error if error.startswith(name) else f"{name}: {error}" for name, error in self.failures.items()]
         if self.left_out:

@@ -21,7 +21,6 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -145,18 +144,17 @@ class RowSums:
         self._depths = np.zeros(max_len + 1, np.int64)  # rows by segments
         self._tokens = self._tokens_after_start = 0
         self._logs = self._squared_logs = self._row_logs = 0.0
-        self._attention = self._largest_work = 0  # Python ints, because counts in a histogram file may exceed an int64
+        self._attention = self._largest_work = 0
 
     def add(
         self,
         lengths: NDArray[np.integer[Any]],
         row_starts: NDArray[np.integer[Any]],
-        counts: NDArray[np.int64] | None = None,
         *,
         starts: NDArray[np.integer[Any]] | None = None,
         limited: Mapping[str, NDArray[np.integer[Any]]] = {},
     ) -> None:
-        """Add rows: row r has the segments row_starts[r]:row_starts[r + 1], at least one, and occurs counts[r] times.
+        """Add rows: row r has the segments row_starts[r]:row_starts[r + 1], at least one.
 
         `lengths` are the tokens of each segment, at least 1; `starts` its first token in its document, by default 0;
         and `limited` its values of each limited column.
@@ -165,8 +163,8 @@ class RowSums:
         if rows < 1:
             return
         depths = np.diff(row_starts)
-        np.add.at(self._depths, depths, 1 if counts is None else counts)
-        np.add.at(self._histogram, lengths, 1 if counts is None else np.repeat(counts, depths))
+        np.add.at(self._depths, depths, 1)
+        np.add.at(self._histogram, lengths, 1)
         if starts is not None:
             self._tokens_after_start += int(lengths[starts > 0].sum())
         for name in self._limits:
@@ -176,28 +174,25 @@ class RowSums:
         step = max(1, _BLOCK * rows // max(1, len(lengths)))
         for first in range(0, rows, step):
             borders = row_starts[first : first + step + 1]
-            block = slice(first, first + step)
             some = lengths[borders[0] : borders[-1]].astype(np.int64)
-            self._add_block(some, borders[:-1] - borders[0], depths[block], None if counts is None else counts[block])
+            self._add_block(some, borders[:-1] - borders[0], depths[first : first + step])
 
     def _add_block(
         self,
         lengths: NDArray[np.int64],
         firsts: NDArray[np.integer[Any]],
         depths: NDArray[np.integer[Any]],
-        counts: NDArray[np.int64] | None,
     ) -> None:
-        times = np.ones(len(firsts), np.int64) if counts is None else counts
         logs = np.log(lengths)
         tokens = np.add.reduceat(lengths, firsts)
         row_logs = np.add.reduceat(lengths * logs, firsts)
         squares = np.add.reduceat(lengths * lengths, firsts)
         keys = (squares + tokens) // 2
-        self._tokens += int(tokens @ times)
-        self._logs += float(row_logs @ times)
-        self._squared_logs += float(np.add.reduceat(lengths * logs * logs, firsts) @ times)
-        self._row_logs += float((row_logs * row_logs / tokens) @ times)
-        self._attention += int(squares.sum()) if counts is None else sum(map(mul, squares.tolist(), counts.tolist()))
+        self._tokens += int(tokens.sum())
+        self._logs += float(row_logs.sum())
+        self._squared_logs += float((lengths * logs * logs).sum())
+        self._row_logs += float((row_logs * row_logs / tokens).sum())
+        self._attention += int(squares.sum())
         self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
         if self._profile is not None:
             self._profile.append((tokens, depths, squares))

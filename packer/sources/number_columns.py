@@ -1,12 +1,11 @@
 """Whole numbers: lengths of documents whose tokens are not known, and columns of `--limit`.
 
-Lengths are in a column, in an array in a .npy file, or in a histogram in a CSV file. Columns and arrays become lists
-whose values take no bytes, so they have everything except tokens: lengths and other columns.
+Lengths are in a column, or in an array in a .npy file. They become lists whose values take no bytes, so they have
+everything except tokens: lengths and other columns.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,6 @@ from packer.errors import PackerError, SourceError
 from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
 from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
-from packer.inputs.formats import require_regular
 from packer.inputs.hugging_face import Found, table_reader
 from packer.inputs.list_checks import leave_out
 from packer.inputs.text_files import CsvFile
@@ -37,10 +35,6 @@ ARRAY = ".npy"
 """Ending of files of NumPy that hold an array."""
 
 _LISTS = "input_ids"
-
-HEADER = ["length", "count"]
-
-_MOST = 2**53  # tokens in all; doubles represent every integer up to it
 
 
 def is_array_file(source: object) -> bool:
@@ -144,52 +138,6 @@ def _input(
         labels=None,
         extra=tuple(extra),
     )
-
-
-def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return distinct lengths in ascending order and the number of documents of each: int64, shape (lengths,)."""
-    if path.exists():
-        require_regular(path, str(path))
-    counts: dict[int, int] = {}
-    lines: dict[int, int] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            if [cell.strip().lower() for cell in header] != HEADER:
-                found = f"has {','.join(header)!r}" if header else "is empty"
-                raise SourceError(
-                    f"{path} line 1 {found}; a histogram begins with the header {','.join(HEADER)!r}, and text needs "
-                    "--tokenizer"
-                )
-            for cells in reader:
-                if not any(cell.strip() for cell in cells):
-                    continue
-                length, count = _whole_numbers(f"{path} line {reader.line_num}", cells)
-                if length in counts:
-                    raise SourceError(f"{path} line {reader.line_num}: length {length} is in line {lines[length]} too")
-                counts[length], lines[length] = count, reader.line_num
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path} is not a CSV text file: {error}") from error
-    except OSError as error:
-        raise PackerError(f"{path}: {error.strerror or error}") from error
-    tokens = sum(length * count for length, count in counts.items())
-    if tokens == 0:
-        raise SourceError(f"{path} counts no document of 1 token or more ({len(counts):,} lengths)")
-    if tokens + sum(counts.values()) > _MOST:
-        raise SourceError(f"{path} counts {tokens:,} tokens; there may be {_MOST:,} at most")
-    lengths = sorted(counts)
-    return np.array(lengths, np.int64), np.array([counts[length] for length in lengths], np.int64)
-
-
-def _whole_numbers(place: str, cells: list[str]) -> tuple[int, int]:
-    if len(cells) != len(HEADER):
-        raise SourceError(f"{place} has {len(cells)} values, {','.join(cells)!r}; there must be a length and a count")
-    for name, text, most in (("length", cells[0], LONGEST), ("count", cells[1], _MOST)):
-        digits = text.strip()
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20 and int(digits) <= most):
-            raise SourceError(f"{place}: {name} {digits!r} is not a whole number from 0 to {most:,}")
-    return int(cells[0]), int(cells[1])
 
 
 def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
