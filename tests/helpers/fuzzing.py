@@ -33,7 +33,15 @@ from tests.helpers.fuzzing_kept import KEPT as KEPT
 from tests.helpers.fuzzing_kept import SETS as SETS
 from tests.helpers.fuzzing_kept import make_set, pack_keeping, reading_fault, writing_fault
 from tests.helpers.packed_rows import fit_manifest
-from tests.helpers.token_files import read_datatrove, read_indexed, write_datatrove, write_indexed
+from tests.helpers.token_files import (
+    read_datatrove,
+    read_indexed,
+    read_lined,
+    write_array,
+    write_datatrove,
+    write_indexed,
+    write_lines_beside,
+)
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.helpers.fuzzing_warm"])
@@ -105,6 +113,15 @@ def _datatrove(name: str) -> bytes:
         return (Path(folder) / name).read_bytes()
 
 
+def _olmo(name: str) -> bytes:
+    """Make one of the files of OLMo: tokens, the lines that say where documents end, or a mask."""
+    rows = _documents(pa.list_(pa.int32())).column("input_ids").to_pylist()
+    with tempfile.TemporaryDirectory() as folder:
+        write_lines_beside(write_array(Path(folder) / "token_ids_a.npy", rows), rows)
+        write_array(Path(folder) / "labels_mask_a.npy", [[token % 3 > 0 for token in row] for row in rows], "bool")
+        return (Path(folder) / name).read_bytes()
+
+
 INT32, LABELS = pa.list_(pa.int32()), {"labels": True}
 STATE = json.dumps({"_data_files": [{"filename": "data.arrow"}], "_split": None}).encode()
 
@@ -139,6 +156,9 @@ SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "idx-tokens": ("a.bin", lambda: _indexed(".bin")),
     "ds": ("a.ds", lambda: _datatrove("a.ds")),
     "ds-index": ("a.ds.index", lambda: _datatrove("a.ds.index")),
+    "olmo-lines": ("token_ids_a.csv.gz", lambda: gzip.decompress(_olmo("token_ids_a.csv.gz"))),
+    "olmo-lines-gz": ("token_ids_a.csv.gz", lambda: _olmo("token_ids_a.csv.gz")),
+    "olmo-mask": ("labels_mask_a.npy", lambda: _olmo("labels_mask_a.npy")),
     "saved-data": ("saved/data.arrow", lambda: _ipc(_documents(INT32))),
     "saved-state": ("saved/state.json", lambda: STATE),
 }
@@ -202,6 +222,11 @@ def write_source(name: str, content: bytes, folder: Path) -> tuple[Path, Path]:
             (folder / file).write_bytes(_datatrove(file))
         path.write_bytes(content)
         return folder / "a.ds", path
+    if name.startswith("olmo"):
+        for file in ("token_ids_a.npy", "token_ids_a.csv.gz", "labels_mask_a.npy"):
+            (folder / file).write_bytes(_olmo(file))
+        path.write_bytes(gzip.compress(content) if name == "olmo-lines" else content)
+        return folder / "token_ids_a.npy", path
     path.write_bytes(content)
     return (path.parent if path.parent.name == "saved" else path), path
 
@@ -234,6 +259,15 @@ def read_plainly(source: Path) -> Documents:
         rows = table.to_pylist()
     elif source.suffix in (".idx", ".bin"):
         rows = [{"input_ids": tokens} for tokens in read_indexed(source)]
+    elif source.suffix == ".npy":
+        masks = np.fromfile(source.with_name("labels_mask_a.npy"), np.uint8)
+        rows = [
+            {
+                "input_ids": tokens,
+                "labels": [token if mask else -100 for token, mask in zip(tokens, masks[start:], strict=False)],
+            }
+            for start, tokens in read_lined(source, len(masks))
+        ]
     elif source.suffix == ".ds":
         rows = [{"input_ids": tokens} for tokens in read_datatrove(source)]
     else:
@@ -275,7 +309,8 @@ def source_fault(source: Path, damaged: Path, out: Path) -> str | None:
     import packer
 
     try:
-        packer.pack(source, out, max_len=MAX_LEN, shard_size=400, workers=1, sync=False)
+        of_arrays = {"dtype": "uint16"} if source.suffix == ".npy" else {}
+        packer.pack(source, out, max_len=MAX_LEN, shard_size=400, workers=1, sync=False, **of_arrays)
     except packer.PackerError as error:
         message = str(error)
         if "\n" in message or len(message) > 2000:

@@ -1,5 +1,6 @@
 """Writers of the files of tokens that other tools write, by their published layout alone."""
 
+import csv
 import gzip
 import struct
 from collections.abc import Sequence
@@ -88,3 +89,14 @@ def read_datatrove(path: Path) -> list[list[int]]:
     assert len(tokens) == width * bounds[-1]
     ids = np.frombuffer(tokens, f"<u{width}").tolist()
     return [ids[first:last] for first, last in pairwise(bounds)]
+
+
+def read_lined(path: Path, count: int) -> list[tuple[int, list[int]]]:
+    """Return (first token, tokens) of the documents of an array of uint16 with a `.csv.gz`, read line by line."""
+    tokens = np.fromfile(path, "<u2").tolist()
+    assert len(tokens) == count
+    lines = csv.reader(gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode("latin-1").splitlines())
+    spans = [(int(start), int(end)) for start, end, *_ in filter(None, lines)]
+    assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
+    assert spans[-1][1] == count
+    return [(start, tokens[start:end]) for start, end in spans]
