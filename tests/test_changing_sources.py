@@ -90,8 +90,10 @@ def test_text_that_changes_while_it_is_tokenized_is_named(tmp_path, monkeypatch)
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
     source = tmp_path / "a.jsonl"
     source.write_text(json.dumps({"text": "hello"}) + "\n")
-    check = tokenizing_module.check_tokenizing
-    monkeypatch.setattr(tokenizing_module, "check_tokenizing", lambda *args: appended(source) or check(*args))
+    spill = tokenizing_module.spill_source
+    monkeypatch.setattr(
+        tokenizing_module, "spill_source", lambda *args, **rest: appended(source) or spill(*args, **rest)
+    )
     options = ReadOptions(tokenizer=str(tokenizer))
     with pytest.raises(SourceError, match=r"a\.jsonl: the file changed from"):
         tokenizing_module.tokenize(source, options=options, job=Job(output=tmp_path / "out"))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.errors import PackerError
 from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
@@ -25,7 +23,6 @@ from packer.sources.record_decoder import RecordDecoder
 from tests.helpers import naive_chats
 from tests.helpers.chat_templates import EXACT, REWRITING, auto_tokenizer, save_tokenizer, trained
 from tests.helpers.kills import Killed
-from tests.helpers.spill import with_free
 from tests.helpers.writing import write_lines
 
 zstandard = pytest.importorskip("zstandard")
@@ -402,34 +399,6 @@ def test_tokenizers_that_cannot_be_opened_are_told_apart(tmp_path, monkeypatch):
 
 def unanswered(*arguments, **settings):
     raise TimeoutError("timed out")
-
-
-def test_tokens_that_cannot_fit_on_the_disk_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):
-    source = write_lines(tmp_path / "rows.jsonl", chats() * 20)
-    options = ReadOptions(tokenizer=tokenizer)
-    calls = []
-    with monkeypatch.context() as patch:
-        with_free(patch, 1000)
-        size = r"\d+\.\d kB"
-        message = rf"/rows-tokenized: the tokens need about {size}, 1.0 kB are free: free some space, or choose an"
-        with pytest.raises(PackerError, match=message):
-            tokenize(source, options=options, job=Job(progress=lambda *call: calls.append(call)))
-        assert not calls
-        with_free(patch, 10**6)
-        tokenize(source, options=options, job=Job(sync=False))
-        with_free(patch, 0)  # a complete output needs no space
-        assert tokenize(source, options=options).found_complete
-
-
-def test_the_command_prints_the_space_that_tokenizing_needs(tmp_path, tokenizer, monkeypatch):
-    source = write_lines(tmp_path / "rows.jsonl", chats() * 100)
-    with_free(monkeypatch, 5 * 10**6)
-    done = CliRunner().invoke(cli, ["tokenize", str(source), "--tokenizer", str(tokenizer)])
-    assert done.exit_code == 0, done.output
-    first = done.stderr.splitlines()[0]
-    found = re.fullmatch(r"packer: tokenizing needs about ([\d.]+) MB for the output; .*B are free", first)
-    made = sum(file.stat().st_size for file in (tmp_path / "rows-tokenized").glob("*.arrow"))
-    assert made / 10**6 == pytest.approx(float(found[1]), rel=0.2)
 
 
 NO_TORCH = """

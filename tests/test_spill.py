@@ -2,7 +2,7 @@
 
 import gzip
 import json
-import logging
+from collections import namedtuple
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from click.testing import CliRunner
 
-from packer.cli import cli
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.inputs import parquet
 from packer.inputs.documents import Columns
 from packer.options import PackOptions
+from packer.output import output_place
 from packer.output.job import Job
 from packer.paths import PathList
 from packer.pipeline.packing import pack
@@ -29,7 +28,6 @@ from tests.helpers.kills import kill
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink
 from tests.helpers.sources import KINDS, MAPPED, read_whole, write
-from tests.helpers.spill import with_free
 from tests.helpers.writing import write_ipc
 
 WORKERS = (1, 2, 7)
@@ -204,30 +202,11 @@ def test_a_stream_with_a_damaged_note_is_decoded_again(tmp_path, damage):
 
 # the disk
 
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_source_that_cannot_fit_on_the_disk_is_refused_before_decoding(tmp_path, monkeypatch, kind):
-    path = write(tmp_path / "a", kind, made_documents(2000))
-    with_free(monkeypatch, 200_000)
-    calls = []
-    job = Job(output=tmp_path / "out", progress=lambda *call: calls.append(call))
-    size = r"\d+\.\d kB"
-    message = (
-        f"/out: the decoded source needs (about|up to) {size} and the rows about {size}, 200.0 kB are free: "
-        "free some space, or choose an --output with more$"
-    )
-    with pytest.raises(PackerError, match=message):
-        pack(path, options=PackOptions(max_len=64), job=job)
-    assert not calls
-    with_free(monkeypatch, 10**9)
-    assert pack(path, options=PackOptions(max_len=64), job=Job(output=tmp_path / "out")).record.totals.documents == 2000
+Usage = namedtuple("Usage", "total used free")
 
 
-def test_documents_that_may_be_dropped_need_no_free_space(tmp_path, monkeypatch):
-    path = write(tmp_path / "a", "parquet", made_documents(2000))
-    with_free(monkeypatch, 200_000)
-    options = PackOptions(max_len=2, long="drop")
-    assert pack(path, options=options, job=Job(output=tmp_path / "out")).record.totals.documents == 2000
+def with_free(monkeypatch, free: int) -> None:
+    monkeypatch.setattr(output_place.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
 
 
 def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tmp_path, monkeypatch):
@@ -244,19 +223,3 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
             pack(path, options=options, job=Job(output=tmp_path / "out", workers=1))
     with_free(monkeypatch, 4 * 10 * 64 * 8)  # rows that are written need no space again
     assert pack(path, options=options, job=Job(output=tmp_path / "out")).record.totals.rows == 100
-
-
-def test_the_command_prints_the_space_that_decoding_needs_unless_that_is_little(tmp_path, monkeypatch):
-    path = write(tmp_path / "a", "gz", made_documents(8000))
-    done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "64"])
-    assert (done.exit_code, done.stderr) == (0, "")
-    with_free(monkeypatch, 4 * 10**6)
-    done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "32"])
-    assert done.exit_code == 0
-    first = done.stderr.splitlines()[0]
-    assert first.startswith("packer: decoding needs about 4")
-    assert " kB in addition to the output until it is complete, the rows about 9" in first
-    assert first.endswith("B are free")
-    assert not logging.getLogger("packer").handlers
-    mapped = write(tmp_path / "b", "stream", [[1], [2]])
-    assert "decoding" not in CliRunner().invoke(cli, ["pack", str(mapped), "--max-len", "64"]).stderr

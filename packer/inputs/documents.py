@@ -194,18 +194,6 @@ def columns_of_side(role: str) -> Columns:
     return Columns(f"{role}_input_ids", f"{role}_labels")
 
 
-class DecodedSize(NamedTuple):
-    """Size of documents decoded to lists of int32."""
-
-    tokens: int
-    bytes: int  # labels and offsets included
-
-    @classmethod
-    def of(cls, tokens: int, documents: int, *, has_labels: bool) -> DecodedSize:
-        """Return the size of `documents` documents with `tokens` tokens in all."""
-        return cls(tokens, 4 * (tokens + documents) * (1 + has_labels))
-
-
 class Batch(NamedTuple):
     """Consecutive documents of an input that is decoded, unchecked."""
 

@@ -18,7 +18,6 @@ from packer.inputs.column_types import as_plain, infer, plain_type, require_kept
 from packer.inputs.documents import (
     Batch,
     Columns,
-    DecodedSize,
     DocumentError,
     Places,
     RowPlaces,
@@ -120,11 +119,6 @@ class Reader(Protocol):
     @property
     def fault(self) -> SourceError | None:
         """Error for the first record if it is not valid."""
-        return None
-
-    @property
-    def token_count(self) -> int | None:
-        """Number of tokens in lists, or slightly more; None if it is known only after reading, as for text."""
         return None
 
     def samples(self, having: Sequence[str] = ()) -> Iterator[pa.Schema | Mapping[str, object]]:
@@ -250,9 +244,6 @@ class DecodedInput:
     numbers_documents: bool = False
     """Whether a record makes any number of documents, which the column `answer` numbers from 0; if not, one."""
 
-    is_wide: bool = False
-    """Whether tokens have several values in kept columns, which then are most of the bytes."""
-
     @property
     def file(self) -> SourceFile:
         """Name and size of the file."""
@@ -267,12 +258,6 @@ class DecodedInput:
     def rows(self) -> int | None:
         """Number of documents; None if it is known only after reading."""
         return None if self.numbers_documents else self.reader.rows
-
-    @property
-    def decoded(self) -> DecodedSize | None:
-        """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        tokens = None if self.numbers_documents or self.is_wide else self.reader.token_count
-        return None if tokens is None else DecodedSize.of(tokens, self.rows or 0, has_labels=bool(self.has_labels))
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -362,7 +347,6 @@ def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, 
         start=partial(_list_decoder, columns, bool(has_labels), skips),
         is_slow=not isinstance(reader.fields, pa.Schema),
         has_labels=has_labels,
-        is_wide=bool(columns.widths),
         steps=(partial(check_lists, columns=columns, skips=skips),),
     )
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from packer.errors import SourceError
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns
-from packer.inputs.documents import Columns, DecodedSize, Places, RowPlaces, SourceFile, reading
+from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, share_of
 from packer.stores import AnyPath, RemotePath
 
@@ -67,11 +67,6 @@ class ParquetReader(TableReader):
     def rows(self) -> int:
         """Number of rows in this run."""
         return sum(group.rows for group in self._own)
-
-    @property
-    def token_count(self) -> int | None:
-        """Number of tokens in lists, of which an empty one counts as one token; None for text."""
-        return sum(group.tokens for group in self._own) if self.holds_lists else None
 
     @property
     def places(self) -> Places:
@@ -132,10 +127,10 @@ def _reader(
             parquet.iter_batches(batch_size=1, row_groups=[number], columns=None if tokens is None else [tokens]), None
         )
         group = parquet.metadata.row_group(number)
-        size = DecodedSize(0, max(group.total_byte_size, 0))
-        if leaf is not None:
-            size = DecodedSize.of(max(group.column(leaf).num_values, 0), group.num_rows, has_labels=has_labels)
-        groups.append(RowGroup(max(group.num_rows, 0), *size, max(group.total_byte_size, 0)))
+        encoded = max(group.total_byte_size, 0)
+        tokens = 0 if leaf is None else max(group.column(leaf).num_values, 0)
+        size = encoded if leaf is None else 4 * (tokens + group.num_rows) * (1 + has_labels)
+        groups.append(RowGroup(max(group.num_rows, 0), tokens, size, encoded))
     rows = sum(group.rows for group in groups)
     if rows != parquet.metadata.num_rows:
         raise SourceError(f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")

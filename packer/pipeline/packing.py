@@ -18,7 +18,7 @@ from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
 from packer.output.complete_output import changed_since, check_files
 from packer.output.job import Job, Work, Written, claimed
-from packer.output.output_place import check_decoding, name_after, refuse_inside
+from packer.output.output_place import name_after, refuse_inside
 from packer.output.request import Request, difference, names_and_sizes, request_of
 from packer.output.unfinished_output import Output
 from packer.paths import expanded, output_path
@@ -112,7 +112,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
             with claimed(out, begun, job, is_answered=partial(is_written, out, request)) as work:
                 # Decode the files that cannot be mapped.
                 warn_of_linked_files(opened)
-                mapped = opened if opened.mapped else _decoded(opened, work, options, progress)
+                mapped = opened if opened.mapped else _decoded(opened, work, progress)
                 watch.check()
                 watch = watch.of_mapped(mapped)
 
@@ -155,8 +155,7 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
     return None
 
 
-def _decoded(opened: Source, work: Work, options: PackOptions, progress: Progress) -> Source:
-    check_decoding(work.output, opened, options, work.engine.workers)
+def _decoded(opened: Source, work: Work, progress: Progress) -> Source:
     set_moment(opened, work.output.checkpoints, work.engine)
     return spill_source(opened, work.output.spill, work.output.watched(progress), engine=work.engine)
 

@@ -17,7 +17,7 @@ from packer.options import ReadOptions
 from packer.output.claim import claim
 from packer.output.complete_output import WrittenFile, changed_since, check_files
 from packer.output.job import Job, Written
-from packer.output.output_place import check_tokenizing, name_after, refuse_inside
+from packer.output.output_place import name_after, refuse_inside
 from packer.output.replace_folder import restore
 from packer.output.request import Request, RequestedFile, difference, request_of
 from packer.output.unfinished_output import Output, OutputKind
@@ -170,7 +170,6 @@ def _write(
     pieces = cut_source(opened, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder, pieces, names)
-    check_tokenizing(folder, opened)
     spilled = spill_source(opened, folder.spill, folder.watched(progress), engine=engine)
     watch.check()
     documents = read_documents(spilled)

@@ -5,29 +5,24 @@ from __future__ import annotations
 import errno
 import json
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from packer.checkpoints import Checkpoint, checkpoint_of
-from packer.engine import DecodePool
-from packer.errors import PackerError
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import join_with, widen
 from packer.inputs.documents import (
     COLUMNS,
     Batch,
     Columns,
-    DecodedSize,
-    DocumentError,
     Places,
     RowPlaces,
     reading_copy,
@@ -42,11 +37,9 @@ from packer.sources.source import Source
 from packer.stores import AnyPath, each_opened_at
 from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
-from packer.token_memory import list_lengths
 
 _PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
 _PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
-_SAMPLED = 4  # files per ending whose first block is decoded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,54 +288,3 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
 def open_all(pieces: Sequence[Piece], columns: Columns | None = None) -> list[MappedLists]:
     """Map the streams of all pieces, in object storage several at a time; see `Piece.open`."""
     return each_opened_at(pieces[0].path, lambda piece: piece.open(columns), pieces) if pieces else []
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpillSize:
-    """Estimated size of the decoded documents of a source."""
-
-    bytes: int
-    """Bytes of decoded documents still to be written."""
-    tokens: int
-    """Tokens of all decoded documents, also of documents decoded before."""
-    sampled: bool
-    """Whether the estimate rests on the first blocks of some files; if not, it is an upper bound."""
-
-
-def spill_size(source: Source, folder: AnyPath) -> SpillSize:
-    """Estimate what `spill_source` is going to write into `folder`."""
-    pieces = cut_source(source, folder)
-    unknown: defaultdict[str, dict[str, DecodedInput]] = defaultdict(
-        dict
-    )  # the first of each file, by its ending and name
-    for piece in pieces:
-        if piece.input.decoded is None:
-            unknown[PurePath(piece.input.file.name).suffix].setdefault(piece.input.file.name, piece.input)
-    samples = {suffix: _sample([*inputs.values()]) for suffix, inputs in unknown.items()}
-    tokens = missing = 0
-    for piece in pieces:
-        size, file = piece.input.decoded, piece.input.file
-        if size is None:
-            decoded, read = samples[PurePath(file.name).suffix]
-            size = DecodedSize(*(part * file.bytes // max(read, 1) for part in decoded))
-        tokens += size.tokens
-        missing += 0 if piece.is_written() else size.bytes
-    return SpillSize(bytes=missing, tokens=tokens, sampled=bool(unknown))
-
-
-def _sample(inputs: list[DecodedInput]) -> tuple[DecodedSize, int]:
-    """Decode the first block of a few inputs; return its size and the bytes of the files that it takes."""
-    tokens = rows = kept = read = 0
-    with closing(DecodePool(1)) as pool:
-        for input_ in inputs[:: -(-len(inputs) // _SAMPLED)]:
-            try:
-                batch = next(input_.batches(pool), None)
-            except (PackerError, DocumentError):  # raised again when it is decoded, with its location
-                continue
-            if batch is not None:
-                rows += len(batch.input_ids)
-                tokens += int(list_lengths(batch.input_ids).sum())
-                kept += sum(values.nbytes for values in batch.extra.values())
-                read += batch.done
-    size = DecodedSize.of(tokens, rows, has_labels=any(input_.has_labels for input_ in inputs))
-    return size._replace(bytes=size.bytes + kept), read
