@@ -128,9 +128,9 @@ def _reader(
         )
         group = parquet.metadata.row_group(number)
         encoded = max(group.total_byte_size, 0)
-        tokens = 0 if leaf is None else max(group.column(leaf).num_values, 0)
-        size = encoded if leaf is None else 4 * (tokens + group.num_rows) * (1 + has_labels)
-        groups.append(RowGroup(max(group.num_rows, 0), tokens, size, encoded))
+        values = 0 if leaf is None else max(group.column(leaf).num_values, 0)
+        size = encoded if leaf is None else 4 * (values + group.num_rows) * (1 + has_labels)
+        groups.append(RowGroup(max(group.num_rows, 0), values, size, encoded))
     rows = sum(group.rows for group in groups)
     if rows != parquet.metadata.num_rows:
         raise SourceError(f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")
