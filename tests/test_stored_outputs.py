@@ -339,6 +339,18 @@ def test_a_store_that_cannot_be_reached_is_one_line_with_its_address(source, tmp
         assert line.removesuffix(": repeat the same command when that is fixed") == f"packer: {place}: {why}"
 
 
+def test_a_machine_without_credentials_says_which_to_set(monkeypatch, tmp_path):
+    shrink(monkeypatch, first_pause=0.01, retries=0)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    told = refusal("s3://without-credentials/a.parquet", str(tmp_path / "out"))
+    assert "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE" in told
+
+
 def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tmp_path):
     out = f"{bucket}/set"
     done = run("pack", source, "-o", out, "--max-len", 64, "--no-sync")

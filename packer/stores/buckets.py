@@ -118,6 +118,11 @@ def _no_answer() -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return the innermost reason of an error in one short line."""
+    if "/latest/api/token" in str(error):  # the last place where S3 credentials are looked for
+        return (
+            "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true "
+            "for a public bucket"
+        )
     if _is_silent(error):
         return _no_answer()
     if "error sending request" in str(error):
