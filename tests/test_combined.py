@@ -237,8 +237,8 @@ def test_the_repr_says_the_exact_shares(paths):
     tokens = 40 * 12, 10 * 104 / 9
     assert text.splitlines() == [
         "PackedDataset of 2, rows=50, max_len=12; in an epoch:",
-        f"  {str(paths['web'])!r}: {tokens[0] / sum(tokens):.2%} of the tokens, 40 rows, 0.889 passes",
-        f"  {str(paths['code'])!r}: {tokens[1] / sum(tokens):.2%} of the tokens, 10 rows, 1.11 passes",
+        f"  {str(paths['web'])!r}: {tokens[0] / sum(tokens):.2%} of the tokens, 40 rows, 88.9% of its own",
+        f"  {str(paths['code'])!r}: {tokens[1] / sum(tokens):.2%} of the tokens, 10 rows, 111.1% of its own",
     ]
 
 

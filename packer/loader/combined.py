@@ -138,7 +138,8 @@ class CombinedDataset(PackedDataset):
 
     def __repr__(self) -> str:
         parts = [
-            f"  {str(dataset.path)!r}: {share.tokens:.2%} of the tokens, {share.rows:,} rows, {share.passes:.3g} passes"
+            f"  {str(dataset.path)!r}: {share.tokens:.2%} of the tokens, {share.rows:,} rows, "
+            f"{share.passes:.1%} of its own"
             for dataset, share in zip(self.datasets, self.shares, strict=True)
         ]
         head = f"PackedDataset of {len(self.datasets)}, rows={len(self):,}, max_len={self.max_len:,}; in an epoch:"
