@@ -304,10 +304,10 @@ def export(
         packed: folder of the packed dataset.
         output: folder to write; by default the name of the packed dataset with "-TO".
         to: trainer whose columns are written: "megatron", "maxtext", "torchtune", "llama-factory",
-            "megatron-indexed", "olmo-core" or "parquet".
+            "megatron-indexed" or "parquet".
         compression: compression of the Parquet files.
         eos_id: token that ends documents, for trainers that find documents or padding by it ("megatron" with `align`,
-            "megatron-indexed", "olmo-core"); by default the last token of the first document. Padding is written as
+            "megatron-indexed"); by default the last token of the first document. Padding is written as
             this token. Documents that do not end in it, or have it elsewhere, are refused, except by "megatron" if
             `eos_id` is given.
         workers: number of files written at a time; by default the number of available cores. It does not change the

@@ -1,6 +1,5 @@
-"""Exports for trainers that find documents by EOS: Megatron-LM, OLMo-core, and Megatron-Bridge's padding."""
+"""Exports for trainers that find documents by EOS: Megatron-LM, and Megatron-Bridge's padding."""
 
-import gzip
 import json
 import logging
 import struct
@@ -22,7 +21,6 @@ EOS, LENGTH = 2, 12
 DOCUMENTS = [
     [10 + number] * (length - 1) + [EOS] for number, length in enumerate([5, 12, 1, 7, 3, 3, 9, 2, 4, 6, 8, 2])
 ]
-BY_EOS = ["megatron-indexed", "olmo-core"]
 
 
 def pack(folder: Path, documents=DOCUMENTS, labels=None, **options) -> Path:
@@ -66,21 +64,6 @@ def indexed_rows(folder: Path) -> list[list[int]]:
     return [row for path in sorted(folder.glob("*.bin")) for row in read_indexed(path.with_suffix(""))]
 
 
-def olmo_rows(folder: Path) -> list[tuple[list[int], list[bool], list[tuple[int, int]]]]:
-    """Read (tokens, mask, spans of documents in the row) of every row by the description of the files."""
-    rows = []
-    for path in sorted(folder.glob("token_ids_part_*.npy")):
-        tokens = np.fromfile(path, np.uint32).reshape(-1, LENGTH)
-        mask = np.fromfile(folder / path.name.replace("token_ids", "labels_mask"), bool).reshape(-1, LENGTH)
-        lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
-        spans = [tuple(map(int, line.split(","))) for line in lines]
-        for number, (ids, trained) in enumerate(zip(tokens.tolist(), mask.tolist(), strict=True)):
-            first = number * LENGTH
-            mine = [(start - first, end - first) for start, end in spans if first <= start < first + LENGTH]
-            rows.append((ids, trained, mine))
-    return rows
-
-
 def by_eos(tokens: list[int]) -> list[list[int]]:
     """Cut a row after every EOS; what follows the last one is a document, too."""
     documents: list[list[int]] = [[]]
@@ -104,13 +87,6 @@ def test_rows_cut_at_eos_are_the_documents(tmp_path_factory, lengths, align, pad
         [each for each in row if len(each) > 1] for row in expected
     ]
     assert [len(row) for row in found] == [LENGTH] * len(rows)
-    found = olmo_rows(export(packed, "olmo-core"))
-    assert [[ids[start:end] for start, end in spans] for ids, _, spans in found] == expected
-    for (ids, trained, spans), row in zip(found, rows, strict=True):
-        inside = {place for start, end in spans for place in range(start, end)}
-        assert all(ids[place] == EOS for place in set(range(LENGTH)) - inside)
-        assert trained == [place in inside and place not in dict(spans) for place in range(LENGTH)]
-        assert trained == (row["labels"] != -100).tolist()
 
 
 def test_small_ids_take_two_bytes_and_others_four(tmp_path):
@@ -124,40 +100,28 @@ def test_small_ids_take_two_bytes_and_others_four(tmp_path):
     assert sorted(indexed_rows(folder)) == [[9, EOS], [65_499, EOS], [65_500, EOS], [150_000, EOS]]
 
 
-def test_olmo_core_keeps_untrained_tokens_and_pieces_that_end_rows(tmp_path):
-    documents = [[7] * 29 + [EOS], [8, 9, EOS], [5, 6, 7, EOS]]
-    labels = [[-100] * 3 + document[3:] for document in documents]
-    packed = pack(tmp_path, documents, labels)
-    found = olmo_rows(export(packed, "olmo-core"))
-    for (ids, trained, _), row in zip(found, packer.load(packed), strict=True):
-        assert ids == row["input_ids"].tolist() or row["doc_ids"][-1] == -1
-        assert trained == (row["labels"] != -100).tolist()
-    assert [EOS not in ids for ids, _, _ in found].count(True) == 2
-
-
 INSIDE = [[3, EOS, 4, EOS], [5, EOS], [6, EOS]]
 OTHER = [[3, 4, EOS], [5, 6, 9], [5, 6, 7, EOS]]
 WRONG = [[3, 4, EOS], [5, EOS], [5, 6, 7, EOS]]
 
 
-@pytest.mark.parametrize("to", BY_EOS)
 @pytest.mark.parametrize(
     ("documents", "options", "message"),
     [
         (
             INSIDE,
             {},
-            r"document 0 has EOS \(2\) inside: \S+ finds documents by EOS, so each must end in EOS and have no",
+            r"document 0 has EOS \(2\) inside: megatron-indexed finds documents by EOS, so each must end in EOS and",
         ),
         (OTHER, {"eos_id": EOS}, r"document 1 ends in the token 9, not in EOS \(2\)"),
         (WRONG, {"eos_id": 7}, r"document \d ends in the token 2, not in EOS \(7\).*give another eos_id, pack with"),
     ],
 )
-def test_documents_that_eos_does_not_delimit_are_refused(tmp_path, to, documents, options, message):
+def test_documents_that_eos_does_not_delimit_are_refused(tmp_path, documents, options, message):
     packed = pack(tmp_path, documents, algorithm="sequential")
     with pytest.raises(PackerError, match=message):
-        export(packed, to, **options)
-    assert not (tmp_path / to).exists()
+        export(packed, "megatron-indexed", **options)
+    assert not (tmp_path / "megatron-indexed").exists()
 
 
 def test_what_bin_and_idx_cannot_hold_is_refused(tmp_path):
@@ -169,15 +133,13 @@ def test_what_bin_and_idx_cannot_hold_is_refused(tmp_path):
     with pytest.raises(PackerError, match="document 1 has the label -100 at token 1: megatron-indexed has no labels"):
         export(untrained, "megatron-indexed")
     other = pack(tmp_path, [[3, 4, EOS], [5, 6, EOS]], [[3, 4, EOS], [5, 9, EOS]])
-    for to, trainer in (("megatron-indexed", "Megatron-LM"), ("olmo-core", "OLMo-core")):
-        with pytest.raises(PackerError, match=f"document 1 has the label 9 at the token 6: {trainer} takes labels"):
-            export(other, to)
+    with pytest.raises(PackerError, match="document 1 has the label 9 at the token 6: Megatron-LM takes labels"):
+        export(other, "megatron-indexed")
 
 
-@pytest.mark.parametrize("to", BY_EOS)
-def test_the_record_lists_all_files_and_the_same_command_checks_them(tmp_path, to):
+def test_the_record_lists_all_files_and_the_same_command_checks_them(tmp_path):
     packed = pack(tmp_path)
-    arguments = packed, "--to", to, "--no-sync", "-o", tmp_path / "out"
+    arguments = packed, "--to", "megatron-indexed", "--no-sync", "-o", tmp_path / "out"
     assert f"EOS is {EOS}" in run("export", *arguments, "--workers", 3).stdout
     record = json.loads((tmp_path / "out" / "_export.json").read_text())
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -186,12 +148,12 @@ def test_the_record_lists_all_files_and_the_same_command_checks_them(tmp_path, t
     assert record["eos_id"] == EOS
     assert "nothing to do" in run("export", *arguments).stdout
     assert "exported with EOS 2, not 16" in run("export", *arguments, "--eos-id", 16).stderr
-    alone = export(packed, to, workers=1)
+    alone = export(packed, "megatron-indexed", workers=1)
     assert {path.name: path.read_bytes() for path in alone.iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()
     }
     with pytest.raises(PackerError, match="eos_id is -1: choose a token id from 0 to 2,147,483,647"):
-        export(packed, to, eos_id=-1)
+        export(packed, "megatron-indexed", eos_id=-1)
     refused = run("export", packed, "--to", "torchtune", "--eos-id", EOS)
     assert "--eos-id 2 says nothing to --to torchtune: leave it out" in refused.stderr
 
@@ -274,33 +236,3 @@ def test_megatron_core_reads_every_row_as_a_sample(tmp_path):
         documents = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
         allowed = (documents[:, None] == documents) & torch.ones(LENGTH, LENGTH, dtype=bool).tril()
         assert torch.equal(~sample["attention_mask"][0, :real, :real], allowed[:real, :real])
-
-
-@pytest.mark.parametrize("align", [1, 4])
-def test_olmo_core_reads_every_row_as_an_instance(tmp_path, align):
-    data = pytest.importorskip("olmo_core.data")
-    utils = pytest.importorskip("olmo_core.data.utils")
-    torch = pytest.importorskip("torch")
-    packed = pack(tmp_path, [*DOCUMENTS, [7] * 29 + [EOS]], align=align)
-    folder = export(packed, "olmo-core")
-    paths = sorted(map(str, folder.glob("token_ids_part_*.npy")))
-    dataset = data.NumpyFSLDatasetConfig(
-        tokenizer=data.TokenizerConfig(vocab_size=100, eos_token_id=EOS, pad_token_id=EOS),
-        sequence_length=LENGTH, paths=paths, dtype=data.types.NumpyDatasetDType.uint32, generate_doc_lengths=True,
-        label_mask_paths=sorted(map(str, folder.glob("labels_mask_part_*.npy"))), work_dir=str(tmp_path / "work"),
-    ).build()  # fmt: skip
-    rows = list(packer.load(packed))
-    assert len(dataset) == len(rows)
-    for instance, row in zip(dataset, rows, strict=True):
-        labels = utils.get_labels({name: instance[name][None] for name in ("input_ids", "label_mask")})[0]
-        assert labels.tolist() == [*row["labels"].tolist()[1:], -100]
-        found = list(torch.split(instance["input_ids"], instance["doc_lens"].tolist()))
-        expected = [document for document in documents_of(row) if document != [EOS]]  # which looks like padding
-        real = [document.tolist() for document in found if len(document) > 1]
-        assert [there[: len(wanted)] for there, wanted in zip(real, expected, strict=True)] == expected
-    for path, count in zip(paths, packer.load(packed).shard_rows, strict=True):
-        ids = np.fromfile(path, np.uint32)
-        spans = utils.iter_document_indices(path, use_array_if_local=False, dtype=np.uint32)
-        expected = [document for row in rows[:count] for document in documents_of(row)]
-        assert [ids[start:end].tolist() for start, end in spans] == expected
-        rows = rows[count:]

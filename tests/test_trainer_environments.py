@@ -40,10 +40,20 @@ PACKAGES = {
         f"{TELEMETRY} tensordict==0.10.0 hydra-core==1.3.8 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 cloudpickle "
         "codetiming==1.4.0 fastapi orjson pylatexenc==2.11 pyvers starlette uvicorn"
     ),
+    "olmo-core": (
+        "ai2-olmo-core==3.0.0 bettermap==1.3.1 cached-path==1.8.10 dataclass-extensions==0.5.0 "
+        "importlib-resources==7.1.0 google-api-core==2.44.0 google-auth==2.63.0 google-cloud-core==2.8.0 "
+        "google-cloud-storage==3.17.1 google-crc32c==1.9.0 google-resumable-media==2.11.0 "
+        "googleapis-common-protos==1.76.0 proto-plus==1.29.0"
+    ),
 }
 """Packages of each trainer, without those that are optional; others are those of this environment."""
 
-TESTS = {"axolotl": ["tests/test_axolotl.py"], "verl": ["tests/test_trainer_loaders.py", "-k", "verl"]}
+TESTS = {
+    "axolotl": ["tests/test_axolotl.py"],
+    "verl": ["tests/test_trainer_loaders.py", "-k", "verl"],
+    "olmo-core": ["tests/test_olmo_core.py"],
+}
 
 
 def run(*command: object) -> str:

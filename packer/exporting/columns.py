@@ -58,8 +58,6 @@ def with_eos(row: Row, eos: Eos) -> Row:
         is_token[start:end] = True
     if eos.ends != "aligned" or not eos.is_given:
         found, last = np.flatnonzero(is_token & (tokens == eos.id)), ends - 1
-        if eos.ends == "inner":
-            found, last = found[found != last[-1:]], last[:-1]
         if not np.array_equal(found, last):
             place = int(np.setxor1d(found, last)[0])
             other = (
@@ -150,13 +148,6 @@ def indexed_columns(rows: Sequence[Row]) -> Columns:
     for row, (_, trained) in zip(rows, found, strict=True):
         check_all_trained(row, trained)
     return {"tokens": [tokens for tokens, _ in found]}
-
-
-def olmo_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of the three files of OLMo-core; `documents` has the start and end of each in its row."""
-    tokens, masks = zip(*(trained_tokens(row, "OLMo-core") for row in rows), strict=True)
-    documents = [np.column_stack(spans_of(row)).reshape(-1) for row in rows]
-    return {"token_ids": tokens, "labels_mask": masks, "documents": documents}
 
 
 def llama_factory_columns(rows: Sequence[Row]) -> Columns:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Columns: TypeAlias = "Mapping[str, Sequence[NDArray[Any]]]"
 """One array per row, by column name."""
 
-Ends = Literal["each", "inner", "aligned"]
-"""Which documents must end in their only EOS: each; all but the last of a row; or each, unless the user names EOS."""
+Ends = Literal["each", "aligned"]
+"""Which documents must end in their only EOS: each; or each, unless the user names EOS."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Target:
     """Function that makes the columns from rows."""
 
     files: tuple[str, ...] = ("{shard}.parquet",)
-    """Names of the files of a shard, from its own name without an ending and from its number."""
+    """Names of the files of a shard, from its own name without an ending."""
 
     small_files: Callable[[PackedDataset, list[str]], Mapping[str, bytes]] = lambda dataset, files: {}
     """Function that makes the contents of other files, by name, from the dataset and the names of its files."""
@@ -96,17 +96,6 @@ TARGETS: dict[str, Target] = {
         warning="To keep documents apart, Megatron-LM needs --reset-position-ids --reset-attention-mask "
         "--transformer-impl local --no-masked-softmax-fusion, and no --dataloader-inter-document-masking",
         pads_with_eos="each",
-    ),
-    "olmo-core": Target(
-        summary=".npy of token_ids and labels_mask, and documents as .csv.gz: OLMo-core, whose documents end in EOS",
-        columns={"token_ids": "uint32", "labels_mask": "uint8", "documents": "int64"},
-        values=_later("olmo_columns"),
-        files=(
-            "token_ids_part_{number:04}.npy",
-            "labels_mask_part_{number:04}.npy",
-            "token_ids_part_{number:04}.csv.gz",
-        ),
-        pads_with_eos="inner",
     ),
     "parquet": Target(summary="all columns as they are"),
 }

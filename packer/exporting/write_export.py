@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,12 +239,11 @@ def _write_files(
     """
     packed, manifest = dataset.path, dataset.manifest
     counting, done = threading.Lock(), 0  # tokens that all threads have written
-    numbers = {entry.file: number for number, entry in enumerate(manifest.shards)}
 
     def write(entry: ShardEntry) -> tuple[str, list[WrittenFile]]:
         nonlocal done
         shard = entry.file.removesuffix(".arrow")
-        names = [name.format(shard=shard, number=numbers[entry.file]) for name in target.files]
+        names = [name.format(shard=shard) for name in target.files]
         with ExitStack() as stack:
             paths = [stack.enter_context(store.temporary(name)) for name in names]
             files = [stack.enter_context(HashingFile(path)) for path in paths]
@@ -300,41 +298,12 @@ class IndexedWriter:
         self._index.write(np.arange(self._rows + 1, dtype=np.int64).data)
 
 
-class OlmoWriter:
-    """Writer of ids as uint32 and whether they are trained as bool, without headers, and of lines "start,end"."""
-
-    def __init__(self, tokens: HashingFile, mask: HashingFile, documents: HashingFile, shard: pa.Table) -> None:
-        self._tokens, self._mask, self._length = tokens, mask, shard["input_ids"].type.list_size
-        self._lines = gzip.GzipFile("", "wb", fileobj=documents, mtime=0)  # without a time: the same bytes every time
-        self._place = 0  # of the next row in the file, in tokens
-
-    def __enter__(self) -> OlmoWriter:
-        return self
-
-    def write_table(self, table: pa.Table) -> None:
-        """Write the next rows."""
-        for rows in table.to_batches():
-            self._tokens.write(as_numpy(rows["token_ids"].flatten()).data)
-            self._mask.write(as_numpy(rows["labels_mask"].flatten()).data)
-            starts = self._place + self._length * np.arange(len(rows)).repeat(rows["documents"].value_lengths())
-            for start, end in as_numpy(rows["documents"].flatten()).reshape(-1, 2) + starts[::2, None]:
-                self._lines.write(f"{start},{end}\n".encode())
-            self._place += len(rows) * self._length
-
-    def __exit__(self, *_: object) -> None:
-        self._lines.close()
-
-
-WRITERS: Mapping[str, Callable[..., Any]] = {".bin": IndexedWriter, ".npy": OlmoWriter}
-"""Writers of a shard's files, by the ending of the first one."""
-
-
 def _writer(target: Target, files: list[HashingFile], schema: pa.Schema, compression: str, shard: pa.Table) -> Any:
     """Open the writer of a shard's files, a context with the method `write_table`."""
     if target.ending == ".arrow":
         return pa.ipc.new_stream(*files, schema)
-    if target.ending in WRITERS:
-        return WRITERS[target.ending](*files, shard)
+    if target.ending == ".bin":
+        return IndexedWriter(files[0], files[1], shard)
     return pq.ParquetWriter(
         *files,
         schema,

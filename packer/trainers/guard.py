@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from packer.column_names import TREE_INPUT_IDS
+from packer.column_names import NO_LOSS, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.combined import CombinedDataset
 from packer.loader.dataset import PackedDataset
@@ -50,6 +50,18 @@ def has_trees(dataset: PackedDataset) -> bool:
 def _columns(dataset: PackedDataset) -> set[str]:
     """Return the columns that the manifest promises; several datasets have the same columns of tokens."""
     return (dataset.datasets[0] if isinstance(dataset, CombinedDataset) else dataset).columns
+
+
+def labels_as_mask(trainer: str, tokens: Any, labels: Any) -> Any:
+    """Return which tokens are trained, for a trainer that takes labels from the tokens; arrays or tensors, shape (T,).
+
+    Raises:
+        PackerError: a label is neither its token nor -100.
+    """
+    trained = labels != NO_LOSS
+    if not (tokens == labels)[trained].all():
+        raise PackerError(f"{trainer} takes labels from the tokens, so a label must be its token or -100")
+    return trained
 
 
 def check_settings(trainer: str, settings: Any, rules: Rules) -> None:

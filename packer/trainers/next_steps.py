@@ -83,6 +83,12 @@ STEPS: dict[str, NextStep] = {
         "  shuffle: true",
         page="automodel",
     ),
+    "olmo-core": NextStep(
+        where="To the command of your OLMo-core script",
+        lines="--dataset._CLASS_=packer.trainers.olmo_core.Packed --dataset.packed={packed}\n"
+        "--dataset.sequence_length={max_len}",
+        page="olmo-core",
+    ),
     "lightning": NextStep(
         where="In your module's train_dataloader",
         lines='dataset = packer.load("{packed}")\n'
@@ -103,7 +109,7 @@ STEPS: dict[str, NextStep] = {
     ),
     "megatron": _export("megatron", "megatron"),
     "megatron-indexed": _export("megatron-indexed", "megatron"),
-    **{name: _export(name, name) for name in ("maxtext", "olmo-core", "torchtune")},
+    **{name: _export(name, name) for name in ("maxtext", "torchtune")},
 }
 
 ALIASES = dict.fromkeys(("huggingface", "hugging-face", "transformers"), "hf") | {"llamafactory": "llama-factory"}

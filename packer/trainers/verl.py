@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from packer.column_names import NO_LOSS
-from packer.errors import PackerError
 from packer.loader.batch_formats import HFBatch
-from packer.trainers.guard import Packed, check_settings, open_rows
+from packer.trainers.guard import Packed, check_settings, labels_as_mask, open_rows
 
 _ONE_SEQUENCE = "documents in a row would see each other"
 _RULES = {
@@ -58,7 +56,5 @@ class PackedRows(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         batch = self._collate([self._rows[index]])
         tokens, labels, positions = (batch[name][0] for name in ("input_ids", "labels", "position_ids"))
-        trained = labels != NO_LOSS
-        if not torch.equal(tokens[trained], labels[trained]):
-            raise PackerError("verl takes labels from the tokens, so a label must be its token or -100")
+        trained = labels_as_mask("verl", tokens, labels)
         return {"input_ids": tokens, "position_ids": positions, "loss_mask": trained.long()}

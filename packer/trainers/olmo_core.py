@@ -1,0 +1,71 @@
+"""OLMo-core: packed rows as the dataset of any of its training scripts, by two overrides of its configuration.
+
+    torchrun train.py ... --dataset._CLASS_=packer.trainers.olmo_core.Packed --dataset.packed=dataset-packed-4096
+
+`packed` is a path, a list of paths, or paths with weights. Each row is an instance with the lengths of its documents,
+which OLMo-core otherwise finds by EOS. Its attention raises an error if it cannot use them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from olmo_core.data.numpy_dataset import NumpyFSLDatasetBase, NumpyFSLDatasetConfig
+
+from packer.errors import PackerError
+from packer.trainers.guard import Packed as Paths
+from packer.trainers.guard import labels_as_mask, open_rows
+
+
+class PackedRows(NumpyFSLDatasetBase):
+    """Rows as instances for OLMo-core's own data loader, which shuffles and divides them.
+
+    `input_ids`, int64, shape (L,); `label_mask`, bool, shape (L,), whether a token is trained; and `doc_lens`, int32,
+    the places of each document, the last of which may be padding.
+    """
+
+    def __init__(self, packed: Paths, sequence_length: int, **tokenizer: int) -> None:
+        self._rows = open_rows(packed)
+        if self._rows.max_len != sequence_length:
+            raise PackerError(
+                f"dataset.sequence_length is {sequence_length}: set it to {self._rows.max_len}, the tokens per row"
+            )
+        super().__init__(str(packed), sequence_length=sequence_length, **tokenizer)
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the rows, which OLMo-core compares with that of a checkpoint."""
+        return self._rows.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row = self._rows[int(index)]
+        return {
+            "input_ids": torch.tensor(row["input_ids"], dtype=torch.long),
+            "label_mask": torch.tensor(labels_as_mask("OLMo-core", row["input_ids"], row["labels"])),
+            "doc_lens": torch.tensor(row["seq_lengths"], dtype=torch.int32),
+        }
+
+
+@dataclass(kw_only=True)
+class Packed(NumpyFSLDatasetConfig):
+    """Configuration of packed rows, which take the place of a script's own files and mixes."""
+
+    packed: Any = None
+    """Path of the packed dataset, a list of paths, or paths with weights."""
+
+    def build(self) -> PackedRows:
+        """Open the rows.
+
+        Raises:
+            PackerError: the dataset cannot be opened, or `sequence_length` is not its number of tokens per row.
+        """
+        ids = {name: getattr(self.tokenizer, name) for name in ("pad_token_id", "eos_token_id", "vocab_size")}
+        rows = PackedRows(self.packed, self.sequence_length, **ids)
+        if self.work_dir is not None:
+            rows.work_dir = self.work_dir
+        return rows
