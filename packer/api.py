@@ -131,7 +131,7 @@ def stats(
     prints; in a notebook, it is a table.
 
     Args:
-        source: as for `pack`, or a packed dataset.
+        source: as for `pack`; a packed dataset; or a histogram: a CSV file with the header length,count.
         max_len: number of tokens in a row, by default 4096, or a list of several to compare; not for packed datasets.
         tokenizer: as for `pack`; with a packed dataset, the report shows its rows as text.
         text_column: as for `pack`.

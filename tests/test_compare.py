@@ -168,3 +168,66 @@ def test_nothing_to_pack_and_invalid_sizes_are_refused(source):
     assert "--max-len: 1073741824 is not a whole number from 1 to 16777216" in too_long.stderr
     with pytest.raises(packer.PackerError, match="longer"):
         packer.stats(source, max_len=4, long="error", algorithm="all")
+
+
+# ---- histograms in files ----
+
+
+def save_histogram(counts: dict[int, int]) -> str:
+    Path("counts.csv").write_text("length,count\n" + "".join(f"{length},{count}\n" for length, count in counts.items()))
+    return "counts.csv"
+
+
+def test_a_histogram_gives_the_figures_of_its_dataset(source):
+    lengths = sorted(len(tokens) for tokens in made_documents(300))
+    histogram = save_histogram(Counter(lengths))
+    in_order = save_arrow(Path("sorted.arrow"), [[1] * length for length in lengths])
+    for more in (("--max-len", 32), ("--max-len", 32, "--long", "drop", "--algorithm", "bfd")):
+        one, other = (json.loads(succeeded(name, *more, "--json")) for name in (in_order, histogram))
+        for content in (one, other):
+            for row in content.get("outcomes", []):
+                row["seconds"] = 0
+            content.get("outcomes", []).sort(key=lambda row: row["algorithm"])
+            content.pop("best", None)
+            content.pop("source", None)
+        assert one == other
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("length,count\n5,3\n-7,1\n", "counts.csv row 1: 'length' is '-7'; expected a whole number"),
+        ("length,count\n5,\n", "counts.csv row 0: 'count' is ''; expected a whole number"),
+        ("length,count\n5\n", "counts.csv row 0"),
+        ("length,count\n", "counts.csv: empty dataset"),
+        ("length,count\n0,4\n5,0\n", "nothing to pack"),
+        ("length,count\n7,2147483647\n", "counts.csv counts 2,147,483,647 documents, and a histogram may have"),
+        ("count,length\n5,3\n", "counts.csv: CSV holds text, not lists of tokens"),
+    ],
+)
+def test_an_invalid_histogram_is_refused_in_one_line(tmp_path, monkeypatch, text, words):
+    monkeypatch.chdir(tmp_path)
+    Path("counts.csv").write_text(text)
+    assert words in refused("counts.csv", "--max-len", 64)
+
+
+def test_a_histogram_has_no_columns(source):
+    histogram = save_histogram({5: 3})
+    why = "counts.csv is a histogram, which has no topic: give the dataset"
+    assert refused(histogram, "--max-len", 64, "--group-by", "topic") == why
+
+
+@pytest.mark.nightly
+def test_wikipedia_with_three_segments_reproduces_published_figures(shared_data):
+    """Tables of Krell et al., reproduced with the code of the authors."""
+    histogram = shared_data / "histograms" / "wikipedia_bert_512.csv"
+    content = json.loads(succeeded(histogram, "--max-len", 512, "--max-segments", 3, "--json"))
+    assert (content["documents"], content["tokens"]) == (16_279_552, 4_164_796_173)
+    rows = {row["algorithm"]: row for row in content["outcomes"]}
+    assert rows["spfhp-published"]["rows"] == 9_094_695
+    assert rows["spfhp-published"]["efficiency"] == pytest.approx(0.89441, abs=5e-6)
+    assert rows["bfd"]["rows"] == 9_090_154
+    assert rows["nnlshp-published"]["rows"] == pytest.approx(8_155_059, abs=5)
+    assert rows["nnlshp-published"]["speedup"] == pytest.approx(1.99625, abs=5e-6)
+    assert rows["optimal"]["rows"] <= 8_143_830
+    assert content["lower_bound"] == 8_143_829

@@ -52,8 +52,9 @@ def stats(
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
 
     It predicts the number of rows that `pack` makes with the same options, also for groups, pairs and limits.
-    Several row lengths are compared in a table, and with `--algorithm all` the algorithms. Of several packed datasets,
-    as in web-packed:0.7 code-packed:0.3, it shows the shares in which packer.load combines them.
+    Several row lengths are compared in a table, and with `--algorithm all` the algorithms. DATASET may also be a
+    histogram: a CSV file with the header length,count. Of several packed datasets, as in web-packed:0.7
+    code-packed:0.3, it shows the shares in which packer.load combines them.
     """
     from packer.pipeline.report_file import ReportFile
     from packer.pipeline.stats import stats as figures_of

@@ -17,6 +17,7 @@ from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.shards.manifest import is_packed
 from packer.shards.reader import read_manifest
+from packer.sources.number_columns import HISTOGRAM, is_histogram
 from packer.sources.open_sources import SourceLike
 from packer.stores import any_path
 from packer.system_errors import system_errors
@@ -39,7 +40,10 @@ def stats(
 
     `values` are options of a pack by name, without max_len; the algorithm "all" compares those that are quick. Of
     several row lengths, the report is about the best. `job` is a training job whose ranks wait for each other.
+    A histogram in a CSV file is a source of lengths.
     """
+    if values.get("tokenizer") is None and is_histogram(source):
+        values = {**values, "lengths_column": HISTOGRAM}
     compares_algorithms = values.get("algorithm") == "all"
     if job is not None and (len(max_lens) > 1 or compares_algorithms):
         raise OptionError(

@@ -1,6 +1,7 @@
 """Whole numbers: lengths of documents whose tokens are not known, and columns of `--limit`.
 
-Lengths are in a column, or in an array in a .npy file. They become lists whose values take no bytes, so they have
+Lengths are in a column, in an array in a .npy file, or in a histogram: a length and a number of documents in each
+record. They become lists whose values take no bytes, so they have
 everything except tokens: lengths and other columns.
 """
 
@@ -26,6 +27,7 @@ from packer.inputs.list_checks import leave_out
 from packer.inputs.text_files import CsvFile
 from packer.inputs.token_files import ARRAY_COLUMN, read_header
 from packer.inputs.token_tables import MappedLists, TableInMemory
+from packer.paths import expanded
 from packer.sources.find_source import for_each_file
 from packer.sources.source import Source
 from packer.stores import AnyPath
@@ -34,7 +36,11 @@ from packer.token_memory.token_column import NO_BYTES
 ARRAY = ".npy"
 """Ending of files of NumPy that hold an array."""
 
+HISTOGRAM = "length,count"
+"""Header of a histogram in a CSV file."""
+
 _LISTS = "input_ids"
+_MOST = 1 << 28  # documents of a histogram, which take 3 GB
 
 
 def is_array_file(source: object) -> bool:
@@ -42,11 +48,23 @@ def is_array_file(source: object) -> bool:
     return isinstance(source, (str, Path)) and str(source).endswith(ARRAY)
 
 
+def is_histogram(source: object) -> bool:
+    """Whether a source is a CSV file of lengths and the number of documents of each."""
+    if not isinstance(source, (str, Path)) or not (path := Path(expanded(source))).name.lower().endswith(".csv"):
+        return False
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.readline(100).decode("utf-8-sig", "replace").strip() == HISTOGRAM
+
+
 def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
     """Open a source of lengths: documents that have kept columns and, in `column`, lengths, but no tokens.
 
-    It holds 8 bytes for each document, and its kept columns.
+    It holds 8 bytes for each document, and its kept columns. The column "length,count" is those of a histogram.
     """
+    if column == HISTOGRAM and keep:
+        raise PackerError(f"{found.name} is a histogram, which has no {', '.join(keep)}: give the dataset")
     columns = Columns(_LISTS, "", tuple(keep))
     if found.table is not None:
         inputs = [_of_reader(table_reader(found), column, columns)]
@@ -83,16 +101,25 @@ def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
 
 def _of_reader(reader: Reader, column: str, columns: Columns) -> MappedLists:
     """Read the lengths and kept columns of a file."""
-    wanted = tuple(dict.fromkeys((column, *columns.extra)))
+    counted = column == HISTOGRAM
+    wanted = tuple(HISTOGRAM.split(",") if counted else dict.fromkeys((column, *columns.extra)))
+    in_text = isinstance(reader, CsvFile)
     reader.require(wanted)
     lengths, row = [], 0
     kept: dict[str, list[pa.Array]] = {name: [] for name in columns.extra}
     try:
         for batch in _batches(reader, wanted):
-            lengths.append(whole_numbers(batch[column], column, in_text=isinstance(reader, CsvFile)))
+            numbers = [whole_numbers(batch[name], name, in_text=in_text) for name in wanted[: 2 if counted else 1]]
+            documents = int(numbers[-1].sum(dtype=np.int64)) if counted else 0
+            if documents > _MOST:
+                raise SourceError(
+                    f"{reader.file.name} counts {documents:,} documents, and a histogram may have {_MOST:,}: divide "
+                    "all counts by the same number"
+                )
+            lengths.append(np.repeat(*numbers) if counted else numbers[0])
             for name, chunks in kept.items():
                 chunks.append(batch[name])
-            row += len(batch[column])
+            row += len(batch[wanted[0]])
     except DocumentError as fault:
         raise SourceError(f"{reader.places.place(row + fault.row)}: {fault.message}") from None
     joined = {name: pa.chunked_array(cast_to_common_type(chunks, name)) for name, chunks in kept.items() if chunks}

@@ -16,6 +16,7 @@
     pairs                30 preference pairs of tokens, with labels
     preferences.jsonl    30 preference pairs of messages: `prompt`, `chosen`, `rejected`
     wikipedia            120 documents of tokens for an encoder, each with [CLS] and [SEP]
+    lengths.csv          a histogram, `length,count`
     Qwen/Qwen3-0.6B      a tokenizer with the built-in chat template qwen3, and a model of one layer with random
                          weights: what stands in for the model of that name on the Hub
     google-bert/bert-base-uncased    the same, an encoder
@@ -81,6 +82,9 @@ def write_page_data(folder: Path) -> None:
     _write_chats(folder)
     _write_models(folder)
     _write_vision_model(folder / "Qwen/Qwen2.5-VL-3B-Instruct")
+    (folder / "lengths.csv").write_text(
+        "length,count\n" + "".join(f"{length},{10 + length * 7 % 90}\n" for length in range(8, 512))
+    )
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
 
 
