@@ -40,6 +40,10 @@ PACKAGES = {
         f"{TELEMETRY} tensordict==0.10.0 hydra-core==1.3.8 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 cloudpickle "
         "codetiming==1.4.0 fastapi orjson pylatexenc==2.11 pyvers starlette uvicorn"
     ),
+    "ms-swift": (
+        f"ms-swift==4.6.0 transformers==5.10.0 trl==0.29.1 accelerate==1.13.0 peft==0.19.0 datasets==4.8.4 {HUB} "
+        "tokenizers==0.22.2 dacite==1.9.2 einops==0.8.2 json-repair==0.64.6 modelscope==1.40.2 modelscope-hub==0.5.1"
+    ),
     "olmo-core": (
         "ai2-olmo-core==3.0.0 bettermap==1.3.1 cached-path==1.8.10 dataclass-extensions==0.5.0 "
         "importlib-resources==7.1.0 google-api-core==2.44.0 google-auth==2.63.0 google-cloud-core==2.8.0 "
@@ -52,6 +56,7 @@ PACKAGES = {
 TESTS = {
     "axolotl": ["tests/test_axolotl.py"],
     "verl": ["tests/test_trainer_loaders.py", "-k", "verl"],
+    "ms-swift": ["tests/test_ms_swift.py"],
     "olmo-core": ["tests/test_olmo_core.py"],
 }
 

@@ -12,6 +12,7 @@ dataset is a path, a list of paths, or paths with weights, as `packer.load` take
     axolotl.py            a plugin
     torchtitan.py         torchtitan's configurations; torchtitan_grain.py, a source of its loader after version 0.3
     automodel.py          a dataset for NeMo Automodel
+    ms_swift/             a plugin
     olmo_core.py          a dataset of its configuration
     verl.py               a dataset for its SFT trainer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer.errors import OptionError
@@ -25,9 +26,6 @@ class NextStep:
 
     trees: bool = False
     """Whether it trains rows of trees."""
-
-    reads_tokens: bool = True
-    """Whether it reads tokens and labels of rows, and not only which documents are in them."""
 
     exported: bool = False
     """Whether it reads an export instead of the packed dataset."""
@@ -97,10 +95,9 @@ STEPS: dict[str, NextStep] = {
         page="lightning",
     ),
     "ms-swift": NextStep(
-        where="ms-swift makes these rows itself, from documents in their order",
-        lines='packer.rows("{packed}")',
+        where="To the command of swift sft or swift pt",
+        lines=f"--external_plugins {Path(__file__).with_name('ms_swift') / '__init__.py'}\n--cached_dataset {{packed}}",
         page="ms-swift",
-        reads_tokens=False,
     ),
     "llama-factory": _export(
         "llama-factory",
@@ -128,7 +125,7 @@ def refuse_rows(trainer: str | None, options: PackOptions) -> None:
     if options.has_trees and not step.trees:
         having = " and ".join(name for name, other in STEPS.items() if other.trees)
         raise OptionError(f"--for {trainer} does not train trees (--pairs, --share-prefixes): only {having} do")
-    if step.reads_tokens and (options.index_only or options.lengths_column is not None):
+    if options.index_only or options.lengths_column is not None:
         raise OptionError(f"--for {trainer} needs rows with tokens: leave --index-only and --lengths out")
-    if step.reads_tokens and not options.labels:
+    if not options.labels:
         raise OptionError(f"--for {trainer} needs labels: leave --no-labels out")
