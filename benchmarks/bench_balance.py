@@ -3,18 +3,21 @@
     python benchmarks/bench_balance.py LENGTHS.npy ... [--max-len 32768] [--ranks 8] [--accumulation 1] [--log-normal]
 
 For every set of document lengths and every row length, documents are drawn from the set with replacement until they
-fill `--rows` rows. Columns: rows made by next-fit in the order of arrival, as schedulers inside trainers make them; and
-rows of `packer pack`, shuffled by `packer.BatchSampler` without `balance`, and balanced over 1 and 8 steps. Work is
-that of a 7B model, forward (`packer.report.row_figures`). Only the sampler is timed: the last column has the CPU
-milliseconds that it takes for a step, with 8 steps balanced.
+fill `--rows` rows. Columns: rows made by next-fit in the order of arrival, as schedulers inside trainers make them; the
+rows of `packer pack`, shuffled by `packer.BatchSampler` without `balance`, and balanced over 1 and 8 steps; and rows in
+the order of the folder, packed without and with `--balance-ranks` of as many ranks. Work is that of a 7B model, forward
+(`packer.report.row_figures`). Only the sampler is timed: the last column has the CPU milliseconds that it takes for a
+step, with 8 steps balanced.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -34,11 +37,11 @@ def documents(lengths: NDArray[np.int32], tokens: int) -> NDArray[np.int32]:
     return drawn[: int(np.searchsorted(np.cumsum(drawn, dtype=np.int64), tokens)) + 1]
 
 
-def packed(folder: Path, lengths: NDArray[np.int32], max_len: int, algorithm: str) -> packer.PackedDataset:
+def packed(folder: Path, lengths: NDArray[np.int32], max_len: int, name: str, **options: Any) -> packer.PackedDataset:
     """Pack documents of these lengths, without tokens."""
     pq.write_table(pa.table({"length": lengths}), folder / "lengths.parquet")
-    options = {"lengths_column": "length", "algorithm": algorithm, "overwrite": True, "progress": False}
-    manifest = packer.pack(folder / "lengths.parquet", folder / algorithm, max_len=max_len, **options)
+    options |= {"lengths_column": "length", "overwrite": True, "progress": False}
+    manifest = packer.pack(folder / "lengths.parquet", folder / name, max_len=max_len, **options)
     return packer.load(manifest.path)
 
 
@@ -53,8 +56,8 @@ def profile_of(dataset: packer.PackedDataset) -> RowProfile:
     return profile
 
 
-def next_fit(rows: RowProfile, ranks: int) -> float:
-    """Time of the slowest rank over the mean, for rows in the order of arrival."""
+def in_order(rows: RowProfile, ranks: int) -> float:
+    """Time of the slowest rank over the mean, for rows in the order on disk."""
     work = keys_of_matrices("7B") * rows.tokens + (rows.squares + rows.tokens) / 2
     turns = work[: len(work) // ranks * ranks].reshape(-1, ranks)
     return float(turns.max(axis=1).sum() / turns.mean(axis=1).sum())
@@ -84,19 +87,23 @@ def main(
     if log_normal:
         drawn = np.random.default_rng(0).lognormal(7.5, 1.6, 400_000)
         sets["log-normal"] = np.minimum(drawn + 1, 200_000).astype(np.int32)
-    header = ["documents", "max_len", "ranks", "rows/step", "next-fit", "random", "1 step", "8 steps", "ms"]
-    widths = [13, 8, 6, 10, 9, 7, 7, 8, 6]
+    header = ["documents", "max_len", "ranks", "rows/step", "next-fit", "random", "1 step", "8 steps"]
+    header += ["in order", "balanced", "ms"]
+    widths = [13, 8, 6, 10, 9, 7, 7, 8, 9, 9, 6]
     print("".join(name.rjust(width) for name, width in zip(header, widths, strict=True)))
     for name, lengths in sets.items():
         for max_len in max_lens:
             with tempfile.TemporaryDirectory() as folder:
                 drawn = documents(lengths[lengths > 0], rows * max_len)
-                arrived = profile_of(packed(Path(folder), drawn, max_len, "sequential"))
-                dataset = packed(Path(folder), drawn, max_len, "auto")
+                pack = partial(packed, Path(folder), drawn, max_len)
+                arrived = profile_of(pack("arrived", algorithm="sequential"))
+                dataset = pack("plain")
                 profile = profile_of(dataset)
+                ordered = {ranks: profile_of(pack("ordered", balance_ranks=ranks)) for ranks in counts["rank_counts"]}
                 for ranks, accumulation in product(counts["rank_counts"], counts["accumulations"]):
                     waiting = waiting_of(profile, TrainingJob(ranks=ranks, accumulation=accumulation, model="7B"))
-                    ratios = [next_fit(arrived, ranks), *(1 / (1 - share) for share in waiting.shares.values())]
+                    ratios = [in_order(arrived, ranks), *(1 / (1 - share) for share in waiting.shares.values())]
+                    ratios += [in_order(profile, ranks), in_order(ordered[ranks], ranks)]
                     cells = [name, f"{max_len:,}", str(ranks), str(accumulation), *(f"{ratio:.3f}" for ratio in ratios)]
                     cells.append(f"{milliseconds(dataset, ranks, accumulation):.2f}")
                     print("".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), flush=True)

@@ -16,7 +16,7 @@ from tests.helpers.remote_sources import small_chunks, upload  # noqa: F401 (a f
 from tests.helpers.small import forget_mirrors, shrink
 from tests.helpers.writing import write_ipc
 
-OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd"}
+OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd", "balance_ranks": 4}
 
 
 @pytest.fixture(autouse=True)

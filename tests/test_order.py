@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes, steps_of_like_work
+from packer.loader.balance import (
+    WINDOW,
+    attention_costs,
+    deal_by_cost,
+    order_for_readers,
+    slot_sizes,
+    steps_of_like_work,
+)
 from packer.loader.row_order import row_order
 from tests.helpers import naive
 from tests.helpers.order import Rows, sampler_at, samplers
@@ -457,6 +464,24 @@ def test_steps_of_like_work_divide_the_rows_of_their_windows_by_cost(costs, size
         ranges = sorted((costs[step].min(), costs[step].max()) for step in steps)
         assert all(highest <= lowest for (_, highest), (lowest, _) in pairwise(ranges))
         first += steps.size
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=90), min_size=1, max_size=4), st.integers(2, 7))
+def test_rows_for_readers_in_order_are_in_groups_of_like_work_across_shards(shards, ranks):
+    first, groups = 0, []
+    for costs in map(np.array, shards):
+        order = order_for_readers(costs, first=first, ranks=ranks)
+        assert sorted(order.tolist()) == list(range(len(costs)))
+        groups += [(first + place) // ranks for place in range(len(costs))]
+        inside = np.bincount(groups[-len(costs) :])[groups[-len(costs) :]] == ranks
+        whole, shared = order[inside], order[~inside]
+        alike = np.sort(whole)
+        assert whole.tolist() == steps_of_like_work(alike, costs[alike], size=ranks, window=WINDOW).tolist()
+        cheaper, dearer = np.split(np.sort(costs[whole]), [len(whole) // 2])
+        if len(shared):  # with a group of another shard
+            assert cheaper.max(initial=0) <= costs[shared].min()
+            assert costs[shared].max() <= dearer.min(initial=9)
+        first += len(costs)
 
 
 def test_rows_left_out_at_the_end_of_an_epoch_do_not_depend_on_their_work():

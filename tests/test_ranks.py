@@ -38,7 +38,7 @@ def quickly(monkeypatch):
 CASES = {
     "decoded": (as_files, {"keep": ["score"]}),
     "one file": (lambda folder: scored(folder / "rows.jsonl"), {}),
-    "drawn": (as_arrow, {"algorithm": "mixed"}),
+    "drawn": (as_arrow, {"algorithm": "mixed", "balance_ranks": 3}),
     "by patterns": (as_arrow, {"algorithm": "bfd"}),
     "in order": (as_arrow, {"algorithm": "sequential"}),
     "groups": (as_files, {"group_by": "score", "algorithm": "bfd"}),

@@ -152,6 +152,16 @@ def test_settings_that_would_mix_documents_are_refused_before_a_model_is_loaded(
         packer.trainers.hf(example.packed, transformers.TrainingArguments(**options(tmp_path, **{setting: value})))
 
 
+def test_rows_are_read_in_order_if_they_were_packed_for_that(example, tmp_path):
+    lengths = write_lines(tmp_path / "tokens.jsonl", [{"input_ids": [1] * length} for length in range(1, 33)])
+    packer.pack(lengths, tmp_path / "packed", max_len=32, balance_ranks=2, sync=False)
+    arguments = transformers.TrainingArguments(**options(tmp_path, train_sampling_strategy="sequential"))
+    found = packer.trainers.hf(tmp_path / "packed", arguments)
+    assert found["args"].train_sampling_strategy == "sequential"
+    with pytest.raises(PackerError, match="sequential: rows must be shuffled"):
+        packer.trainers.hf([tmp_path / "packed"] * 2, arguments)
+
+
 def test_arguments_of_another_trainer_and_trees_on_one_side_are_refused(example, trees, tmp_path):
     pytest.importorskip("trl")
     with pytest.raises(PackerError, match=re.escape("args is a TrainingArguments: SFTTrainer takes a trl.SFTConfig")):

@@ -9,7 +9,7 @@
 Which rows each rank trains on, and when; an order depends on the dataset, the seed and the epoch, not on the ranks:
 
     batch_sampler.py      batches of a rank, with a state to resume from
-    balance.py            batches of about equal work
+    balance.py            steps, batches and groups of rows of about equal work
     row_order.py          order of all rows, or lanes, in which each rank reads a few shards of its own at a time
     document_rows.py      documents of each row, for trainers that make their own examples
 

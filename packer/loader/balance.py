@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from packer.loader.dataset import PackedDataset
 from packer.shards.row_format import PADDING
 
+WINDOW = 8
+"""Consecutive steps whose rows are divided anew where no other number is chosen."""
+
 EVEN_ENOUGH = 1.001
 """Largest work of a batch, relative to the mean, that is not evened out further."""
 
@@ -55,6 +58,23 @@ def steps_of_like_work(
         alike = np.sort(alike, axis=1)
         moved[places] = order[alike[np.argsort(alike[:, 0])].ravel()]
     return moved
+
+
+def order_for_readers(costs: NDArray[np.int64], *, first: int, ranks: int) -> NDArray[np.int64]:
+    """Return the order of a shard's rows in which every `ranks` consecutive rows of the dataset have like cost.
+
+    `costs`, shape (rows,), has the cost of each row, and `first` the number of the shard's first row in the dataset.
+    Groups within the shard are steps of like work over a window of WINDOW. A group that two shards share gets rows
+    of median cost from both, because shards are samples of one corpus.
+    """
+    rows = len(costs)
+    begun = min(-first % ranks, rows)  # rows that complete the group begun by the shard before
+    shared = begun + (rows - begun) % ranks
+    lowest = (rows - shared) // 2
+    middle = np.sort(np.argsort(costs, kind="stable")[lowest : lowest + shared])
+    others = np.delete(np.arange(rows), middle)
+    alike = steps_of_like_work(others, costs[others], size=ranks, window=WINDOW)
+    return np.concatenate([middle[:begun], alike, middle[begun:]])
 
 
 def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:

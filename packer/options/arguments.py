@@ -40,6 +40,7 @@ class PackArguments(StatsArguments, total=False):
     holdout: float | str | None
     untrained: choices.Untrained
     split_at: choices.SplitAt
+    balance_ranks: int | None
     pad_id: int | None
     add_column: str | Sequence[str]
     labels: bool

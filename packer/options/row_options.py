@@ -109,6 +109,15 @@ class RowOptions(CutOptions):
         GROUPS,
         metavar="COLUMN",
     )
+    balance_ranks: int | None = option(
+        None,
+        "Order rows for a trainer that does not shuffle: N consecutive rows, one for each rank, take equally long.",
+        ROWS,
+        least=2,
+        most=INT32,
+        metavar="N",
+        commands=PACK,
+    )
     pad_id: int | None = option(
         None,
         "Token id of the padding.",
@@ -157,7 +166,10 @@ class RowOptions(CutOptions):
         if not self.labels:
             yield ["untrained", "align"], ", which needs labels: leave them in"
         if self.keeps_order:
-            yield ["group_by"], f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
+            yield (
+                ["group_by", "balance_ranks"],
+                f", and {algorithm.name} keeps the order of the source: choose another --algorithm",
+            )
         if self.group_by in of_tokens:
             yield ["group_by"], ", a column of tokens: name one with a value per document"
         if self.limit:

@@ -132,7 +132,13 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
 
                 # Write the shards that are missing.
                 leftovers = leftover_values(documents, plan, row_format)
-                maker = ShardMaker(documents=documents, plan=plan, row_format=row_format, leftovers=leftovers)
+                maker = ShardMaker(
+                    documents=documents,
+                    plan=plan,
+                    row_format=row_format,
+                    leftovers=leftovers,
+                    ranks=options.balance_ranks,
+                )
                 entries = write_shards(work.output, maker, options.shard_size, watch, engine, progress)
 
                 # Write the manifest, which completes the dataset.

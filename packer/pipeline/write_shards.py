@@ -15,6 +15,7 @@ from packer.algorithms.index_arrays import extents_of
 from packer.engine import Engine, run_tasks, without
 from packer.errors import SourceError
 from packer.inputs.documents import reading, value_message, wrong_values
+from packer.loader.balance import order_for_readers
 from packer.manifest_fields import REMEDY, ShardEntry
 from packer.output.output_place import check_writing
 from packer.output.unfinished_output import Output
@@ -52,12 +53,15 @@ class ShardMaker:
     leftovers: LeftoverValues | None = None
     """Checkpoints with the values of leftovers; None if every shard reads its segments from the source."""
 
+    ranks: int | None = None
+    """Number of consecutive rows of like work, for readers in order; None leaves rows in the order of the plan."""
+
     def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of a shard in order, each with its counts.
 
         A token or label of the source that is out of range is a SourceError.
         """
-        rows = self.plan.rows(shard)
+        rows = self._rows(shard)
         kept, schema = self._kept(rows), self.row_format.schema
         is_collected = self.leftovers is not None and self.leftovers.plan.is_of_pool(shard)
         segments = 0
@@ -72,6 +76,16 @@ class ShardMaker:
                     yield build_batch(block, columns, kept, self.row_format, schema)
                 except BadTokenError as bad:
                     raise SourceError(self._explain(bad, block)) from bad
+
+    def _rows(self, shard: int) -> LocatedRows:
+        """Return the rows of a shard in the order in which they are written."""
+        rows = self.plan.rows(shard)
+        if self.ranks is None:
+            return rows
+        squares = np.append(0, np.cumsum(rows.lengths**2))
+        first = sum(self.plan.shard_rows[:shard])
+        order = order_for_readers(np.diff(squares[rows.row_starts]), first=first, ranks=self.ranks)
+        return rows.chosen(order)
 
     def block(self, rows: LocatedRows) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""

@@ -47,6 +47,11 @@ def has_trees(dataset: PackedDataset) -> bool:
     return TREE_INPUT_IDS in _columns(dataset)
 
 
+def are_ordered(dataset: PackedDataset) -> bool:
+    """Return whether the rows are in an order for trainers that do not shuffle (`--balance-ranks`)."""
+    return not isinstance(dataset, CombinedDataset) and dataset.manifest.options.balance_ranks is not None
+
+
 def _columns(dataset: PackedDataset) -> set[str]:
     """Return the columns that the manifest promises; several datasets have the same columns of tokens."""
     return (dataset.datasets[0] if isinstance(dataset, CombinedDataset) else dataset).columns

@@ -12,14 +12,21 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from packer.errors import PackerError
 from packer.loader.batch_formats import HFBatch, TreeBatch
 from packer.loader.dataset import PackedDataset
-from packer.trainers.guard import READS_IN_ORDER, REPACKS, Packed, check_settings, has_trees, open_rows
+from packer.trainers.guard import (
+    READS_IN_ORDER,
+    REPACKS,
+    Packed,
+    are_ordered,
+    check_settings,
+    has_trees,
+    open_rows,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from trl import SFTConfig
 
 _RULES = {
-    "train_sampling_strategy": (("random",), READS_IN_ORDER),
     "accelerator_config.dispatch_batches": (
         (False,),
         "process 0 would divide a batch among all processes, but not its boundaries",
@@ -62,12 +69,14 @@ def hf(
 
     Raises:
         PackerError: a dataset cannot be opened, the two have trees in one only, or a setting in `args` would mix
-            documents or read rows in order.
+            documents, or read rows in order that were not packed for that (`--balance-ranks`).
     """
     args = copy.copy(TrainingArguments() if args is None else args)
-    check_settings("TrainingArguments", args, _RULES)
+    rows = open_rows(packed, trees=True)
+    strategies = ("random", "sequential") if are_ordered(rows) else ("random",)
+    check_settings("TrainingArguments", args, {**_RULES, "train_sampling_strategy": (strategies, READS_IN_ORDER)})
     args.remove_unused_columns = False  # True removes the boundaries of the documents
-    datasets = {"train_dataset": open_rows(packed, trees=True)}
+    datasets = {"train_dataset": rows}
     if eval is not None:
         datasets["eval_dataset"] = open_rows(eval, trees=True)
     trees = {has_trees(dataset) for dataset in datasets.values()}
