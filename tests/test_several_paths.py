@@ -131,11 +131,6 @@ def test_every_command_takes_several_paths(folder):
     succeeded("pack", *given, "--max-len", "64", "-o", "of-ranks", "--ranks", "0/1")
     assert hashes(Path("of-ranks")) == hashes(Path("out"))
     assert "from other source files" in refused("pack", *given[::-1], *OPTIONS, "-o", "out")
-    Path("pack.toml").write_text(
-        'dataset = ["data/a.jsonl", "data/sub"]\nmax_len = 64\noutput = "of-file"\nsync = false\n'
-    )
-    succeeded("pack", "--config", "pack.toml")
-    assert hashes(Path("of-file")) == hashes(Path("out"))
     assert (
         "a.jsonl and 1 other path"
         in succeeded("stats", *given, "--max-len", "64", "--report", "r.html") + Path("r.html").read_text()

@@ -7,7 +7,7 @@ show_command.py      show
 demo_command.py      demo
 
 command.py           commands and their options, from declarations
-shared_options.py    options of several commands: --source, --config, --report
+shared_options.py    options of several commands: --source, --report
 printing.py          everything that is printed, without control characters of names, texts and messages
 run_summary.py       what commands that write print when they are done
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter

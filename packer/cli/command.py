@@ -75,7 +75,7 @@ class PackerCommand(click.Command):
     resumes = False
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
-        """See `click.Command`; `--config` and `--chat-template` read files."""
+        """See `click.Command`; `--chat-template` reads a file."""
         with one_line_errors(debug="--debug" in args, as_json="--json" in args):
             return super().make_context(info_name, args, *rest, **settings)
 

@@ -19,7 +19,6 @@ from packer.cli.shared_options import (
     AsJson,
     Report,
     Verbose,
-    config_option,
     source_of,
 )
 from packer.errors import OptionError
@@ -127,7 +126,6 @@ For = Annotated[
     short_help="Pack a dataset into rows of fixed length.",
 )
 @click.argument("dataset", nargs=-1)
-@config_option
 def pack(
     dataset: tuple[str, ...],
     tokenizer: str | None,
