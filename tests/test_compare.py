@@ -108,7 +108,7 @@ def test_the_table_fits_80_columns_and_has_the_fewest_rows_first_and_marks_the_b
 def test_what_is_about_one_algorithm_is_not_compared(source):
     for more, words in {
         ("--max-len", "32,64"): "at one length",
-        ("--report", "page.html"): "by one algorithm",
+        ("--report", "page.html"): "one length and algorithm",
     }.items():
         assert words in refused(source, *more, code=2)
 

@@ -17,10 +17,9 @@ import packer
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
-from packer.report.dataset_figures import Figures
 from packer.report.page import render_page
 from packer.report.page_sections import SECTIONS
-from tests.helpers.commands import run, succeeded
+from tests.helpers.commands import refused, run, succeeded
 
 PLOTS = ["rows", "lengths"]
 MARKUP = "<script>alert(1)</script>&\"'"
@@ -117,29 +116,9 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
     assert computed == [round(tokens / (1 - ratio)) for ratio in padding]
 
 
-def test_pack_writes_the_report_that_stats_writes(source, packed, tmp_path) -> None:
-    out = tmp_path / packed.name
-    options = ("pack", source, "--max-len", 128, "--keep", "url", "-o", out, "--report", tmp_path / "report.html")
-    assert succeeded(*options).endswith(f"Report written to {tmp_path / 'report.html'}\n")
-    first = without_command(tmp_path / "report.html")
-    succeeded("stats", packed, "--report", tmp_path / "other.html")
-    assert without_command(tmp_path / "other.html") == first
-    (tmp_path / "report.html").unlink()
-    assert "nothing to do" in succeeded(*options)
-    assert without_command(tmp_path / "report.html") == first
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.html", "packed", "report.html"]
-
-
-def test_several_lengths_are_those_of_the_table_and_rows_have_the_one_that_suffices(source, tmp_path) -> None:
-    content = json.loads(
-        succeeded("stats", source, "--max-len", "64,128,512", "--report", tmp_path / "report.html", "--json")
-    )
-    text = (tmp_path / "report.html").read_text()
-    assert content["best"]["max_len"] == 512
-    assert "512 is the smallest with less than 1% of the tokens without context." in text
-    assert "rows of 512" in text
-    assert "Row lengths 64, 128 and 512 are compared" in text
-    assert "everything else is for 512, the smallest that suffices" in text
+def test_a_page_is_about_rows_of_one_length(source, tmp_path) -> None:
+    refused("stats", source, "--max-len", "64,128", "--report", tmp_path / "report.html", words=("one length",))
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_a_page_opens_with_what_packing_saves_and_ends_with_its_command(source, packed, tmp_path) -> None:
@@ -178,7 +157,8 @@ def test_rows_are_random_ones_the_least_full_and_those_with_most_segments_and_no
 def test_a_page_says_what_was_lost_and_why(tmp_path) -> None:
     source = write_documents(tmp_path / "lost.parquet", [0, 300, 400, *[50] * 20])
     page = tmp_path / "page.html"
-    succeeded("pack", source, "--max-len", 128, "--long", "truncate", "-o", tmp_path / "cut", "--report", page)
+    succeeded("pack", source, "--max-len", 128, "--long", "truncate", "-o", tmp_path / "cut")
+    succeeded("stats", tmp_path / "cut", "--report", page)
     words = Page(page.read_text()).words()
     assert "444 tokens of 2 documents truncated. 1 document left out: empty." in words
     succeeded("stats", source, "--max-len", 128, "--long", "drop", "--report", page)
@@ -198,8 +178,8 @@ def test_a_page_of_trees_says_what_sharing_saves(tmp_path, shared_data) -> None:
     words = (
         f"Tokens {said['tokens'] + saved:,} \u2192 {said['tokens']:,} Beginnings that documents share are stored once."
     )
-    command = ("pack", *source[1:], "-o", tmp_path / "out", "--report", tmp_path / "packed.html")
-    succeeded(*command)
+    succeeded("pack", *source[1:], "-o", tmp_path / "out")
+    succeeded("stats", tmp_path / "out", "--report", tmp_path / "packed.html")
     for page in ("planned.html", "packed.html"):
         assert words in Page((tmp_path / page).read_text()).words()
 
@@ -254,7 +234,8 @@ def test_names_are_escaped_wherever_they_stand(folder, tmp_path) -> None:
     name = MARKUP.replace("/", "")
     source = write_documents(tmp_path / f"{name}.parquet", [9, 30, 70] * 9)
     out = tmp_path / f"{name}-packed"
-    succeeded("pack", source, "--max-len", 64, "-o", out, "--report", tmp_path / "page.html")
+    succeeded("pack", source, "--max-len", 64, "-o", out)
+    succeeded("stats", out, "--report", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)&lt;script&gt;&amp;" in text
@@ -267,16 +248,15 @@ def test_text_is_shown_where_a_tokenizer_is_given_and_kept_columns_are_not(tmp_p
     )
     by = ("--tokenizer", tokenizer)
     options = ("pack", corpus, "--max-len", 64, *by, "--keep", "url", "-o", tmp_path / "out")
-    succeeded(*options, "--report", tmp_path / "text.html")
+    succeeded(*options)
     succeeded("stats", tmp_path / "out", "--report", tmp_path / "plain.html")
-    succeeded("stats", tmp_path / "out", "--report", tmp_path / "stats.html", *by)
+    succeeded("stats", tmp_path / "out", "--report", tmp_path / "text.html", *by)
     plain, text = ((tmp_path / name).read_text() for name in ("plain.html", "text.html"))
     assert "zebra" not in plain
     assert "secret" not in plain + text
     assert "zebra crossing &lt;script&gt;" in text  # in the table
     assert "zebra crossing \\u003cscript>" in text  # in the data of the script
     assert "<script>alert" not in text
-    assert without_command(tmp_path / "stats.html") == without_command(tmp_path / "text.html")
 
 
 # Size and bytes
@@ -298,7 +278,8 @@ def test_the_same_input_gives_the_same_bytes_and_no_others(source, packed, tmp_p
 @pytest.mark.parametrize(("lengths", "max_len"), [([2] * 60_000, 2**16), ([40] * 30_000, 4096), ([200_000], 4096)])
 def test_a_page_stays_below_500_kb(tmp_path, lengths, max_len) -> None:
     path = write_documents(tmp_path / "many.parquet", lengths)
-    succeeded("pack", path, "--max-len", max_len, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
+    succeeded("pack", path, "--max-len", max_len, "-o", tmp_path / "out")
+    succeeded("stats", tmp_path / "out", "--report", tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 500_000
     rows = packed_figures(tmp_path / "out", for_report=True).shown_rows
     assert sum(len(row.lengths) for row in rows) <= SAMPLED_SEGMENTS
@@ -318,42 +299,7 @@ def test_planned_rows_are_those_that_pack_writes(source, packed) -> None:
     assert planned.row_figures.attention == written.row_figures.attention
     np.testing.assert_array_equal(planned.row_figures.profile.tokens, written.row_figures.profile.tokens)
     np.testing.assert_array_equal(planned.histogram, written.histogram)
-    np.testing.assert_array_equal(
-        planned.document_lengths[1][1:], written.document_lengths[1]
-    )  # without the empty document
-    assert [*map(Figures.to_dict, planned.row_lengths)] == [*map(Figures.to_dict, written.row_lengths)]
-
-
-@pytest.mark.parametrize("options", [(), ("--align", 16), ("--algorithm", "wrapped")])
-def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> None:
-    succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out")
-    values, counts = packed_figures(tmp_path / "out", for_report=True).document_lengths
-    lengths = pq.read_table(source)["input_ids"].combine_chunks().value_lengths().to_numpy()
-    expected = np.unique(lengths[lengths > 0], return_counts=True)
-    np.testing.assert_array_equal(values, expected[0])
-    np.testing.assert_array_equal(counts, expected[1])
-
-
-@pytest.mark.parametrize("options", [("--long", "truncate"), ("--group-by", "url")])
-def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -> None:
-    succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
-    assert "so these rows do not tell" in (tmp_path / "page.html").read_text()
-
-
-def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tmp_path) -> None:
-    table = pa.table({"input_ids": [[1] * (9 + n % 40) for n in range(300)], "images": [n * 5 % 4 for n in range(300)]})
-    pq.write_table(table, tmp_path / "documents.parquet")
-    options = PackOptions(max_len=64, limit=("images:6",))
-    succeeded("pack", tmp_path / "documents.parquet", "--max-len", 64, "--limit", "images:6", "-o", tmp_path / "out")
-    figures = packed_figures(tmp_path / "out", for_report=True)
-    found = figures.row_lengths
-    page = render_page(figures)
-    assert "Packed rows are full" not in page
-    assert ">full<" in page
-    from_source = dataset_figures(tmp_path / "documents.parquet", options=options, for_report=True)
-    assert [*map(Figures.to_dict, found)] == [*map(Figures.to_dict, from_source.row_lengths)]
-    assert [length.max_len for length in found] == [64, 128]
-    assert found[1].rows * 6 >= sum(table["images"].to_pylist()) > found[1].rows * 5
+    np.testing.assert_array_equal(written.document_lengths[0], np.flatnonzero(planned.histogram))
 
 
 # Files
@@ -366,9 +312,7 @@ def test_an_error_of_a_report_names_the_length_that_was_asked_for(tmp_path) -> N
 
 
 def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_path) -> None:
-    for command in (("stats", packed), ("pack", source, "--max-len", 128, "-o", tmp_path / "out")):
-        assert "--report" in run(*command, "--report", tmp_path).stderr
-        assert "does not exist; choose another" in run(*command, "--report", tmp_path / "no" / "page.html").stderr
-        assert "name a file that ends with .html" in run(*command, "--report", source).stderr
-    assert not (tmp_path / "out").exists()
+    assert "--report" in run("stats", packed, "--report", tmp_path).stderr
+    assert "does not exist; choose another" in run("stats", packed, "--report", tmp_path / "no" / "page.html").stderr
+    assert "name a file that ends with .html" in run("stats", packed, "--report", source).stderr
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.output.job import Job
 from packer.paths import PathList
-from packer.pipeline.collect_figures import dataset_figures, packed_figures
+from packer.pipeline.collect_figures import compare_lengths, dataset_figures, packed_figures
 from packer.pipeline.packing import pack as run_pack
 from tests.helpers.commands import run
 from tests.helpers.kept import KINDS as ALL_KINDS
@@ -91,7 +91,7 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
         found, made = predicted_and_packed(source, out, options)
         assert_alike(found, made)
         assert found.rows > dataset_figures(source, options=replace(options, limit=())).rows
-        lengths = dataset_figures(source, options=options, max_lens=[32, 48]).row_lengths
+        lengths = compare_lengths(source, options=options, max_lens=[32, 48]).outcomes
         assert lengths[-1].rows == found.rows
         sums = [int(row["images"].sum()) for row in packer.load(out)]
         [planned], [packed] = found.limits, packed_figures(out).limits

@@ -33,7 +33,8 @@ def packed(tmp_path_factory) -> Path:
     labels = [np.where(np.arange(len(one)) % 40 < 20, -100, one).astype(np.int32) for one in tokens]
     source = folder / "web & <code>.parquet"
     pq.write_table(pa.table({"input_ids": tokens, "labels": labels}), source)
-    succeeded("pack", source, "--max-len", 512, "-o", folder / "packed", "--report", folder / "report.html")
+    succeeded("pack", source, "--max-len", 512, "-o", folder / "packed")
+    succeeded("stats", folder / "packed", "--report", folder / "report.html")
     return folder / "packed"
 
 

@@ -363,10 +363,6 @@ def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tm
     for words, message in (
         (("tokenize", source, "-o", f"{out}-x", "--tokenizer", "x"), "packer tokenize writes to local folders"),
         (("export", packed, "-o", f"{out}-x", "--to", "parquet"), "packer export writes to local folders"),
-        (
-            ("pack", source, "-o", f"{out}-x", "--max-len", 64, "--report", tmp_path / "a.html"),
-            "run packer stats when",
-        ),
         (("stats", source, "--report", f"{out}-x"), "name a local file"),
     ):
         refused = run(*words)

@@ -191,21 +191,6 @@ def test_shards_have_the_columns_that_the_manifest_names_for_every_command(tmp_p
     refused_by_all(folder, "has the columns .*, and the manifest names .*, kind: changed after packing")
 
 
-def test_a_segment_that_begins_too_late_does_not_make_a_report_endless(folder):
-    def late(table):
-        starts = table["doc_starts"].combine_chunks()
-        values = starts.values.to_pylist()
-        values[len(values) // 2] = 2**30
-        place = table.column_names.index("doc_starts")
-        return table.set_column(
-            place, "doc_starts", pa.ListArray.from_arrays(starts.offsets, pa.array(values, pa.int32()))
-        )
-
-    rewrite_shards(folder, lambda table: late(table.combine_chunks()))
-    refused("stats", folder, "--report", folder.parent / "report.html", words=("its documents end after", "tokens"))
-    succeeded("stats", folder)
-
-
 # ---- work folders, in which commands remove what they take for leftovers ----
 
 

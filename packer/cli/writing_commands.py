@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from packer.cli.command import ARGUMENTS, UserPath, command
+from packer.cli.command import UserPath, command
 from packer.cli.printing import echo, echo_json
 from packer.cli.shared_options import (
     AsJson,
-    Report,
     Verbose,
     source_of,
 )
@@ -30,7 +29,7 @@ from packer.options.option import OUTPUT, READING
 from packer.options.row_options import INT32
 from packer.progress_bars import progress_bars
 from packer.report.plain_text import duration_and_compiling
-from packer.stores import AnyPath, is_remote
+from packer.stores import AnyPath
 from packer.trainers.next_steps import STEPS, as_trainer, refuse_rows
 
 if TYPE_CHECKING:
@@ -131,7 +130,6 @@ def pack(
     tokenizer: str | None,
     lengths: Lengths = None,
     for_trainer: For = None,
-    report: Report = None,
     verbose: Verbose = False,
     as_json: AsJson = False,
     **values: object,
@@ -150,35 +148,17 @@ def pack(
     """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing
-    from packer.pipeline.report_file import ReportFile
 
     if lengths is not None:
         dataset, values["lengths_column"] = _lengths_source(dataset, lengths)
     source = source_of(dataset)
     pack_options = PackOptions(tokenizer=tokenizer, **values_of(PackOptions, values))
     refuse_rows(for_trainer, pack_options)
-    page = ReportFile(path=report, tokenizer=tokenizer, words=tuple(click.get_current_context().meta[ARGUMENTS]))
-    if report is not None and is_remote(values["output"]):
-        raise OptionError(
-            f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
-        )
-    decode = page.decoder()
-
-    def after(packed: AnyPath) -> list[str]:
-        next_step = _next_step(for_trainer, packed, pack_options.max_len)
-        if report is None:
-            return next_step
-        from packer.pipeline.collect_figures import packed_figures
-
-        with progress_bars() as progress:
-            page.write(packed_figures(packed, for_report=True, decode=decode, progress=progress))
-        return [f"Report written to {report}", *next_step]
-
     write_output(
         partial(packing.pack, source, options=pack_options),
         values,
         summary=partial(pack_summary, verbose=verbose),
-        more=after,
+        more=lambda packed: _next_step(for_trainer, packed, pack_options.max_len),
         complete="is complete, packed with the same options from the same source",
         as_json=as_json,
     )

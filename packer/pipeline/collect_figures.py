@@ -21,7 +21,6 @@ from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.loader.load import load
 from packer.options import RowOptions
-from packer.options.read_options import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
@@ -33,11 +32,11 @@ from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
-from packer.report.length_figures import tally
+from packer.report.length_figures import counted, tally
 from packer.report.row_figures import RowFigures, RowSums, Waiting
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
-from packer.shards.structure import RowSegments, documents_fault
+from packer.shards.structure import RowSegments
 from packer.sources.open_sources import SourceLike, open_source, source_name
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.record_decoder import REPEATED, SAVED
@@ -94,7 +93,6 @@ def dataset_figures(
     source: SourceLike,
     *,
     options: RowOptions,
-    max_lens: Sequence[int] = (),
     documents_per_step: int = 64,
     for_report: bool = False,
     job: TrainingJob | None = None,
@@ -102,16 +100,10 @@ def dataset_figures(
 ) -> Figures:
     """Collect the figures of a dataset, and of the rows that `pack` would make; nothing is written.
 
-    The row lengths `max_lens` are compared, and the rows are those of the smallest that suffices, or else of the one
-    that cuts the fewest tokens. A report without any compares lengths around `options.max_len`. `documents_per_step` is
-    for an optimizer step in unpacked training. Progress is in documents while files are read, and "plan" in tasks.
+    `documents_per_step` is for an optimizer step in unpacked training. Progress is in documents while files are read,
+    and "plan" in tasks.
     """
     measured = measure(source, options, progress)
-    compared: tuple[Figures, ...] = ()
-    if for_report or max_lens:
-        compared = _compare_lengths(measured, options, max_lens, documents_per_step, progress)
-        if max_lens:
-            options = Comparison(by="max_len", outcomes=compared).best.options
     plan = measured.plan(options, progress)
     keeps_rows = for_report or job is not None
     rows = measured.follow(plan, options, keeps_rows=keeps_rows) if keeps_rows or options.limit else None
@@ -128,8 +120,6 @@ def dataset_figures(
         measured_rows=rows,
         repeated_tokens=_counted(measured, REPEATED),
         saved_tokens=_counted(measured, SAVED),
-        row_lengths=compared,
-        lengths_asked=bool(max_lens),
         waiting=_waiting(rows, job),
     )
     if rows is None or rows.profile is None or not for_report:
@@ -178,17 +168,10 @@ def packed_figures(
         )
         if dataset is None or rows.profile is None:
             return figures
-        documents = _documents_in_rows(folder, manifest)
-        compared: tuple[Figures, ...] = ()
-        # Other lengths can be planned from the rows if nothing was lost, grouped, or split at turns.
-        options = manifest.options
-        if not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens":
-            compared = _compare_lengths(documents, manifest.options, (), documents_per_step, progress)
         return replace(
             figures,
             name=(folder.resolve() if isinstance(folder, Path) else folder).name,
-            document_lengths=tally(documents.lengths[documents.lengths > 0]),
-            row_lengths=compared,
+            document_lengths=counted(rows.histogram),
             shown_rows=packed_rows(dataset, chosen_rows(rows.profile), decode),
         )
 
@@ -215,35 +198,25 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, keeps_rows: bool) -> RowFig
     return sums.finish()
 
 
-def _compare_lengths(
-    measured: Measured,
+def compare_lengths(
+    source: SourceLike,
     options: RowOptions,
     max_lens: Sequence[int],
-    documents_per_step: int,
-    progress: Progress,
-) -> tuple[Figures, ...]:
-    """Return the figures of the rows of each length: of those given, or of those around max_len that are possible.
-
-    A PackerError at one of the given lengths, or at all lengths around max_len, is raised.
-    """
-    tried = max_lens or _lengths_around(options)
-    found: list[Figures] = []
-    for done, max_len in enumerate(tried):
-        try:
-            at_length = replace(options, max_len=max_len)
-            progress(f"length {max_len}", done, len(tried))
-            found.append(_figures_of(measured, measured.plan(at_length), at_length, documents_per_step))
-        except PackerError:
-            if max_lens:
-                raise
-    if not found:
-        measured.plan(options)  # whose error names the length that was asked for
-    progress("length", len(tried), len(tried))
-    return tuple(found)
+    documents_per_step: int = 64,
+    progress: Progress = silent,
+) -> Comparison:
+    """Plan the rows of a dataset at several lengths, and compare them."""
+    measured, found = measure(source, options, progress), list[Figures]()
+    for done, max_len in enumerate(max_lens):
+        progress(f"length {max_len}", done, len(max_lens))
+        at_length = replace(options, max_len=max_len)
+        found.append(_figures_of(measured, measured.plan(at_length), at_length, documents_per_step))
+    progress("length", len(max_lens), len(max_lens))
+    return Comparison(by="max_len", outcomes=tuple(found))
 
 
 def compare_algorithms(
-    source: SourceLike, *, options: RowOptions, documents_per_step: int = 64, progress: Progress = silent
+    source: SourceLike, options: RowOptions, documents_per_step: int = 64, progress: Progress = silent
 ) -> Comparison:
     """Plan the rows of a dataset by all algorithms that are quick at this row length, and compare them.
 
@@ -287,42 +260,3 @@ def _figures_of(measured: Measured, plan: Plan, options: RowOptions, documents_p
         documents_per_step=documents_per_step,
         measured_rows=rows,
     )
-
-
-def _lengths_around(options: RowOptions) -> list[int]:
-    """Return row lengths to compare with max_len: from an eighth of it to twice as much."""
-    lengths = [options.max_len // 8, options.max_len // 4, options.max_len // 2, options.max_len, 2 * options.max_len]
-    return sorted({length - length % options.align for length in lengths if options.align <= length <= LONGEST_ROW})
-
-
-def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
-    """Return the documents in the rows, with 0 for those that are not in them: their lengths, and values under limits.
-
-    A document ends where its last segment ends. A segment of a document that the source does not have, or one that
-    takes more than a limit, is a PackerError.
-    """
-    limits = manifest.options.limits
-    tokens = 0
-    taken = np.zeros((1 + len(limits), 0), np.int32)
-    for batch, segments in row_batches(folder, manifest):
-        fault = documents_fault(segments, manifest)
-        values = [segments.starts + segments.lengths]
-        if values[0].max() >= 2**31:
-            fault = f"a document has {values[0].max():,} tokens"
-        for name, most in limits.items():
-            values.append(as_numpy(batch[name].values)[segments.values])
-            if values[-1].max() > most:
-                fault = f"its rows hold more than --limit {name}:{most}"
-        if fault is not None:
-            raise PackerError(f"{folder}: {fault}: it was changed after packing; restore it, or pack again")
-        numbers = segments.documents
-        if (needed := int(numbers.max()) + 1) > taken.shape[1]:
-            taken = np.pad(taken, ((0, 0), (0, max(needed, 2 * taken.shape[1]) - taken.shape[1])))
-        tokens += int(segments.lengths.sum())
-        for largest, each in zip(taken, values, strict=True):
-            np.maximum.at(largest, numbers, each.astype(np.int32))
-    if not manifest.totals.tokens_lost and (ends := int(taken[0].sum(dtype=np.int64))) > tokens:
-        fault = f"its documents end after {ends:,} tokens, and its rows hold {tokens:,}"
-        raise PackerError(f"{folder}: {fault}: it was changed after packing; restore it, or pack again")
-    demands = DocumentValues(limits=dict(zip(limits, taken[1:], strict=True)))
-    return Measured(lengths=taken[0], values=demands)

@@ -9,7 +9,7 @@ from typing import Any
 from packer.errors import OptionError, PackerError
 from packer.options import PackOptions, values_of
 from packer.paths import PathList, expanded
-from packer.pipeline.collect_figures import compare_algorithms, dataset_figures, packed_figures
+from packer.pipeline.collect_figures import compare_algorithms, compare_lengths, dataset_figures, packed_figures
 from packer.pipeline.report_file import ReportFile
 from packer.pipeline.waiting import TrainingJob
 from packer.progress import Progress, silent
@@ -38,45 +38,40 @@ def stats(
 ) -> Figures | Comparison:
     """Collect figures, and write a report of them if `page` has a path.
 
-    `values` are options of a pack by name, without max_len; the algorithm "all" compares those that are quick. Of
-    several row lengths, the report is about the best. `job` is a training job whose ranks wait for each other.
-    A histogram in a CSV file is a source of lengths.
+    `values` are options of a pack by name, without max_len; the algorithm "all" compares those that are quick. `job` is
+    a training job whose ranks wait for each other. A histogram in a CSV file is a source of lengths.
     """
     if values.get("tokenizer") is None and is_histogram(source):
         values = {**values, "lengths_column": HISTOGRAM}
-    compares_algorithms = values.get("algorithm") == "all"
-    if job is not None and (len(max_lens) > 1 or compares_algorithms):
-        raise OptionError(
-            f"--data-parallel {job.ranks} is for rows of one length and algorithm: choose one, or leave it out"
-        )
+    packed = next((path for path in source.paths if names_packed(path)), None) if isinstance(source, PathList) else None
+    if packed is not None:
+        raise PackerError(f"{packed} is packed: name one dataset, or several packed ones, as for packer.load")
+    by_algorithm = values.get("algorithm") == "all"
+    if by_algorithm or len(max_lens) > 1:
+        asked = f"--report {page.path}" if page.path is not None else ""
+        asked = asked if job is None else f"--data-parallel {job.ranks}"
+        if asked:
+            raise OptionError(f"{asked} is for rows of one length and algorithm: choose one, or leave it out")
     collecting: dict[str, Any] = {
         "documents_per_step": documents_per_step,
         "for_report": page.path is not None,
         "job": job,
         "progress": progress,
     }
-    packed = next((path for path in source.paths if names_packed(path)), None) if isinstance(source, PathList) else None
-    if packed is not None:
-        raise PackerError(f"{packed} is packed: name one dataset, or several packed ones, as for packer.load")
-    if compares_algorithms:
-        if page.path is not None:
-            raise OptionError(f"--report {page.path} is about the rows of a dataset by one algorithm: leave it out")
-        if len(max_lens) > 1:
-            raise OptionError(f"--max-len {','.join(map(str, max_lens))}: algorithms are compared at one length")
-        options = PackOptions(
-            max_len=[USUAL_LENGTH, *max_lens][-1], **values_of(PackOptions, {**values, "algorithm": "auto"})
-        )
-        return compare_algorithms(source, options=options, documents_per_step=documents_per_step, progress=progress)
     if isinstance(source, str | Path) and names_packed(source):
         _refuse_lengths(source, max_lens)
         figures = packed_figures(source, decode=page.decoder(), **collecting)
     else:
+        values = {**values, "algorithm": "auto"} if by_algorithm else values
         options = PackOptions(max_len=[USUAL_LENGTH, *max_lens][-1], **values_of(PackOptions, values))
-        several = max_lens if len(max_lens) > 1 else ()
-        figures = dataset_figures(source, options=options, max_lens=several, **collecting)
+        if by_algorithm and len(max_lens) > 1:
+            raise OptionError(f"--max-len {','.join(map(str, max_lens))}: algorithms are compared at one length")
+        if by_algorithm:
+            return compare_algorithms(source, options, documents_per_step, progress)
+        if len(max_lens) > 1:
+            return compare_lengths(source, options, max_lens, documents_per_step, progress)
+        figures = dataset_figures(source, options=options, **collecting)
     page.write(figures)
-    if len(max_lens) > 1:
-        return Comparison(by="max_len", outcomes=figures.row_lengths)
     return figures
 
 

@@ -49,7 +49,8 @@ class Figures:
     """Whether the rows exist; otherwise they are those that packing would make."""
 
     document_lengths: Tally | None = None
-    """Distinct ascending document lengths, and the number of documents of each; None if they were not read."""
+    """Distinct ascending document lengths, and the number of documents of each; None if they were not read. For a
+    packed dataset, these are its segments."""
 
     measured_rows: RowFigures | None = None
     """Figures of the rows; None if the plan was not followed row by row."""
@@ -65,12 +66,6 @@ class Figures:
 
     saved_tokens: int | None = None
     """Tokens that storing these beginnings once saves, or has saved with `--share-prefixes`; None if not counted."""
-
-    row_lengths: tuple[Figures, ...] = ()
-    """Figures of rows of several lengths, for a report; none if they cannot be derived from the rows that exist."""
-
-    lengths_asked: bool = False
-    """Whether these lengths were asked for, rather than chosen around this one."""
 
     waiting: Waiting | None = None
     """Time that ranks wait for each other, if the number of ranks is known."""

@@ -91,6 +91,12 @@ def tally(numbers: NDArray[np.integer[Any]]) -> Tally:
     return values.astype(np.int64), counts
 
 
+def counted(histogram: NDArray[np.int64]) -> Tally:
+    """Return the lengths that occur in a histogram, with their counts: [0, 2, 0, 1] -> [1, 3], [2, 1]."""
+    values = np.flatnonzero(histogram)
+    return values, histogram[values]
+
+
 def weighted_median(lengths: Tally) -> int:
     """Return the smallest length such that documents up to it hold at least half of the tokens."""
     values, counts = lengths

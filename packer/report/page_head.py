@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packer.manifest_fields import PlanTotals, Totals
-from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.plain_text import count_of, duration, fewest, number, share
 
@@ -29,8 +27,8 @@ class Card:
     lines: tuple[str, ...]
 
 
-def opening(figures: Figures) -> Iterator[str]:
-    """Yield the sentences that a reader sees first: what packing saves, and which row length the page is about."""
+def opening(figures: Figures) -> str:
+    """Return the sentence that a reader sees first: what packing saves."""
     mean, vary = round(figures.tokens / figures.documents), figures.lengths.min < figures.lengths.max
     packed = "packed into" if figures.is_packed else "which would be packed into"
     times = figures.padding.speedup(figures.padding.batch_longest[BATCH])
@@ -38,18 +36,10 @@ def opening(figures: Figures) -> Iterator[str]:
         compared = f"{number(times)} times fewer tokens to compute than" if times > 1 else "more tokens to compute than"
     else:
         compared = "about as many tokens to compute as"
-    yield (
+    return (
         f"{count_of(figures.documents, 'document')} of {count_of(mean, 'token')}{' on average' * vary}, {packed} "
         f"{count_of(figures.rows, 'row')} of {figures.max_len:,}: {compared} with padding in random batches of {BATCH}."
     )
-    if figures.lengths_asked:
-        found = Comparison(by="max_len", outcomes=figures.row_lengths)
-        lengths = [f"{length.max_len:,}" for length in found.outcomes]
-        reason = "the smallest that suffices" if found.smallest is not None else "which cuts the fewest tokens"
-        yield (
-            f"Row lengths {', '.join(lengths[:-1])} and {lengths[-1]} are compared under "
-            f"\u201cWhich max_len?\u201d; everything else is for {figures.max_len:,}, {reason}."
-        )
 
 
 def cards(figures: Figures) -> list[Card]:

@@ -10,7 +10,6 @@ from math import ceil, floor, log2
 import numpy as np
 
 from packer.report.charts import Plot, Series, histogram_plot, row_plot
-from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.length_figures import Tally, binned, grouped_total, weighted_median
 from packer.report.page_head import BATCH
@@ -22,14 +21,11 @@ _MOST_LENGTH_BINS = 24
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A section: a question as heading, the answer, a plot if there is one, a table, and paragraphs below."""
+    """A section: a question as heading, the answer, a plot if there is one, and paragraphs below."""
 
     question: str
     verdict: str
     plot: Plot | None = None
-    table: Sequence[Sequence[str]] = ()
-    """Rows of cells, the header first."""
-
     notes: Sequence[str] = ()
 
 
@@ -96,7 +92,7 @@ def padding_section(figures: Figures) -> Section:
 
 
 def lengths_section(figures: Figures) -> Section:
-    """Say how long documents are, on a logarithmic scale, and where the tokens are."""
+    """Say how long documents are, or the segments of packed rows, on a logarithmic scale, and where the tokens are."""
     assert figures.document_lengths is not None
     values, counts = figures.document_lengths
     filled: Tally = (values[values > 0], counts[values > 0])
@@ -104,25 +100,23 @@ def lengths_section(figures: Figures) -> Section:
     documents, tokens = binned(filled, edges)
     all_documents, all_tokens = sum(documents), sum(tokens)
     lengths, longer = figures.lengths, figures.documents_over_max_len
-    verdict = f"Every document has {count_of(lengths.max, 'token')}."
+    what = "segment" if figures.is_packed else "document"
+    verdict = f"Every {what} has {count_of(lengths.max, 'token')}."
     if lengths.min < lengths.max:
         verdict = (
-            f"Half of the documents have at most {lengths.p50:,} tokens, while half of the tokens are in documents of "
-            f"at least {weighted_median(filled):,}. The longest document has {lengths.max:,} tokens."
+            f"Half of the {what}s have at most {lengths.p50:,} tokens, while half of the tokens are in {what}s of "
+            f"at least {weighted_median(filled):,}. The longest {what} has {lengths.max:,} tokens."
         )
     if longer:
         verdict += f" Longer than a row: {count_of(longer, 'document')}."
     at_max_len = float(np.interp(log2(figures.max_len), [log2(max(edge, 1)) for edge in edges], range(len(edges))))
     series = {
-        "documents": ("blue", [count / all_documents for count in documents]),
+        f"{what}s": ("blue", [count / all_documents for count in documents]),
         "tokens": ("orange", [count / all_tokens for count in tokens]),
     }
     marks = {f"max_len {figures.max_len:,}": at_max_len} if edges[0] < figures.max_len < edges[-1] else {}
-    plot = _length_plot("Document lengths", edges, series, marks)
-    notes = []
-    if figures.is_packed and figures.totals.tokens_lost:
-        notes.append("Only tokens in the rows are counted: what was truncated or dropped is missing here.")
-    return Section(question="How long are documents?", verdict=verdict, plot=plot, notes=notes)
+    plot = _length_plot(f"{what.capitalize()} lengths", edges, series, marks)
+    return Section(question=f"How long are {what}s?", verdict=verdict, plot=plot)
 
 
 def length_edges(smallest: int, largest: int) -> list[int]:
@@ -142,23 +136,6 @@ def _length_plot(title: str, edges: list[int], series: Series, marks: Mapping[st
     return histogram_plot(title, bins, series, ticks=ticks, marks=marks)
 
 
-def max_len_section(figures: Figures) -> Section:
-    """Compare row lengths by what decides."""
-    found = Comparison(by="max_len", outcomes=figures.row_lengths)
-    question = "Which max_len?"
-    if not found.outcomes:
-        return Section(
-            question=question,
-            verdict="Documents were truncated, dropped, grouped or split at turns, so these rows do not tell. Compare "
-            "lengths on the source: `packer stats SOURCE --max-len 1024,2048,4096`.",
-        )
-    *notes, verdict = found.notes()
-    note = ". ".join(f"{each[0].upper()}{each[1:]}" for each in notes) + "."
-    if found.are_full:
-        note += " Packed rows are full at every length, so padding does not decide."
-    return Section(question=question, verdict=verdict, table=found.table(), notes=[note])
-
-
 def compact(value: int) -> str:
     """Format a length for an axis: 512 -> 512, 4,096 -> 4,096, 16,384 -> 16k, 2,097,152 -> 2M."""
     for size, unit in ((10**6, "M"), (10**3, "k")):
@@ -171,6 +148,5 @@ SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
     "rows": rows_section,
     "padding": padding_section,
     "lengths": lengths_section,
-    "max-len": max_len_section,
 }
 """Function that makes each section, in the order of the page, by name."""
