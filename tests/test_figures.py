@@ -41,7 +41,7 @@ PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "truncated": ("arrow", {"long": "truncate", "algorithm": "sequential"}),
     "dropped, aligned": ("jsonl", {"long": "drop", "align": 4, "max_segments": 2}),
     "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "add_column": ["position_ids"]}),
-    "pairs": ("parquet", {"pairs": True, "long": "drop", "algorithm": "ffd"}),
+    "pairs": ("parquet", {"pairs": True, "long": "drop", "algorithm": "bfd"}),
     "together": ("arrow", {"group_by": "source", "keep": ["source"], "shard_size": 300}),
 }
 

@@ -373,7 +373,7 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
             "split_at is turns, which does not go with limit",
         ),
         ({"limit": ["images:9"], "group_by": "images"}, "group_by is 'images', which does not go with limit"),
-        ({"limit": ["images:9"], "algorithm": "ffd"}, "algorithm is ffd, which does not go with limit"),
+        ({"limit": ["images:9"], "algorithm": "bfd"}, "algorithm is bfd, which does not go with limit"),
         ({"limit": ["num_tokens:9"]}, "a column of tokens or lengths"),
         ({"limit": ["name:9"]}, "l.parquet: column 'name' holds string; .* convert it to Parquet"),
         ({"limit": ["gap:9"]}, r"document 7 \(l.parquet row 7\): 'gap' is missing"),

@@ -160,13 +160,10 @@ PACKS = {
     "one shard": (parquet, {"shard_size": "1GB"}),
     **{
         f"algorithm {name}": (parquet, {"algorithm": name})
-        for name in ("mixed", "bfd", "ffd", "optimal", "nnlshp", "ennlshp", "spfhp", "sequential", "wrapped")
+        for name in ("mixed", "bfd", "optimal", "sequential", "wrapped")
     },
     "three segments a row": (parquet, {"max_segments": 3}),
-    **{
-        f"{name}, three segments a row": (parquet, {"max_segments": 3, "algorithm": name})
-        for name in ("optimal", "nnlshp", "spfhp")
-    },
+    **{f"{name}, three segments a row": (parquet, {"max_segments": 3, "algorithm": name}) for name in ("optimal",)},
     "align": (parquet, {"align": 8}),
     "align and split at turns": (parquet, {"align": 4, "split_at": "turns"}),
     "truncate long": (parquet, {"long": "truncate"}),

@@ -224,7 +224,7 @@ REPLACEABLE = {
         f"a dataset of {' '.join(map(str, more))}": (partial(pack), complete, (words, "--output"), more)
         for more, words in (
             (("--max-len", 32), "max_len 64, not 32"),
-            (("--algorithm", "ffd"), "algorithm auto, not ffd"),
+            (("--algorithm", "bfd"), "algorithm auto, not bfd"),
             (("--seed", 7), "seed 0, not 7"),
             (("--long", "drop"), "long split, not drop"),
             (("--no-labels",), "labels True, not False"),

@@ -142,37 +142,15 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
             proves=True,
         ),
         Algorithm(
-            name="ffd",
-            summary="First-fit decreasing: the longest first, each into the first pack that takes it.",
-            solve=_in_file("open_packs", "first_fit_decreasing"),
-        ),
-        Algorithm(
             name="nnlshp",
-            summary="Non-negative least squares over full packs, the rest by best fit; never worse than spfhp.",
+            summary="Non-negative least squares (Krell et al.): every way to fill a pack, 3 segments by default.",
             solve=_in_file("nnls", "nnlshp"),
             quick_up_to=512,
         ),
         Algorithm(
-            name="nnlshp-published",
-            summary="NNLSHP as Krell et al. published it: every way to fill a pack, at most 3 segments by default.",
-            solve=_in_file("nnls", "nnlshp_published"),
-            quick_up_to=512,
-        ),
-        Algorithm(
-            name="ennlshp",
-            summary="NNLSHP with the extended objective of Krell et al.: the least padding; slower.",
-            solve=_in_file("nnls", "ennlshp"),
-            quick_up_to=512,
-        ),
-        Algorithm(
             name="spfhp",
-            summary="Worst-fit decreasing: the longest first, each into the emptiest pack, the best depth kept.",
+            summary="Shortest pack first (Krell et al.): worst fit that opens a new pack for every leftover.",
             solve=_in_file("worst_fit", "spfhp"),
-        ),
-        Algorithm(
-            name="spfhp-published",
-            summary="SPFHP as Krell et al. published it: worst fit that opens a new pack for every leftover.",
-            solve=_in_file("worst_fit", "spfhp_published"),
         ),
         OrderAlgorithm(
             name="sequential",

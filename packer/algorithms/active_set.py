@@ -19,15 +19,13 @@ DEPENDENT = 1e-13
 
 
 class PatternColumns(NamedTuple):
-    """Strategies as columns of the matrix, and columns that stand for padding.
+    """Strategies as columns of the matrix.
 
-    [2, 1, 1] is lengths[offsets[k]:offsets[k + 1]] and has 1 in row 2 and 2 in row 1. Where `damping` is above 0, the
-    column has -1 in its row instead, and damping times its squared amount is added to what is minimised.
+    [2, 1, 1] is lengths[offsets[k]:offsets[k + 1]] and has 1 in row 2 and 2 in row 1.
     """
 
     offsets: NDArray[np.int64]  # (columns + 1,)
     lengths: NDArray[np.int32]  # (offsets[-1],)
-    damping: NDArray[np.float64]  # (columns,)
 
 
 class Target(NamedTuple):
@@ -44,12 +42,11 @@ class Passive(NamedTuple):
     amounts: NDArray[np.float64]  # (capacity,)
     factor: NDArray[np.float64]  # (capacity, capacity) upper triangular R; R.T @ R is the Gram matrix
     used: int
-    work: int  # multiplications spent, about
 
 
 def no_columns(capacity: int) -> Passive:
     """An empty passive set with room for `capacity` columns."""
-    return Passive(np.zeros(capacity, np.int64), np.zeros(capacity), np.zeros((capacity, capacity)), 0, 0)
+    return Passive(np.zeros(capacity, np.int64), np.zeros(capacity), np.zeros((capacity, capacity)), 0)
 
 
 @jit
@@ -59,8 +56,6 @@ def weighted_residual(columns: PatternColumns, target: Target, passive: Passive)
     for place in range(passive.used):
         column = passive.columns[place]
         amount = passive.amounts[place]
-        if columns.damping[column] > 0:
-            amount = -amount
         for entry in range(columns.offsets[column], columns.offsets[column + 1]):
             residual[columns.lengths[entry]] -= amount
     for row in range(len(residual)):
@@ -74,18 +69,18 @@ def slope(columns: PatternColumns, column: int, vector: NDArray[np.float64]) -> 
     total = 0.0
     for entry in range(columns.offsets[column], columns.offsets[column + 1]):
         total += vector[columns.lengths[entry]]
-    return -total if columns.damping[column] > 0 else total
+    return total
 
 
 @jit
-def improve(columns: PatternColumns, target: Target, out: Passive, tolerance: float, work: int) -> Passive:
-    """Descend until no slope is above `tolerance` or `out.work` reaches `work`; returns the passive set."""
-    inside = np.zeros(len(columns.damping), np.bool_)
-    refused = np.zeros(len(columns.damping), np.bool_)
+def improve(columns: PatternColumns, target: Target, out: Passive, tolerance: float) -> Passive:
+    """Descend until no slope is above `tolerance`; returns the passive set."""
+    inside = np.zeros(len(columns.offsets) - 1, np.bool_)
+    refused = np.zeros(len(columns.offsets) - 1, np.bool_)
     for place in range(out.used):
         inside[out.columns[place]] = True
     residual = weighted_residual(columns, target, out)
-    while out.work < work and out.used < len(out.columns):
+    while out.used < len(out.columns):
         steepest = -1
         highest = tolerance
         for column in range(len(inside)):
@@ -96,7 +91,6 @@ def improve(columns: PatternColumns, target: Target, out: Passive, tolerance: fl
                     steepest = column
         if steepest < 0:
             break
-        out = Passive(out.columns, out.amounts, out.factor, out.used, out.work + len(columns.lengths))
         extended = insert(columns, target, out, steepest, 0.0)
         if extended.used == out.used:
             refused[steepest] = True
@@ -125,8 +119,7 @@ def _settle(columns: PatternColumns, target: Target, out: Passive, inside: NDArr
         residual = weighted_residual(columns, target, out)
         move = np.empty(out.used)
         for place in range(out.used):
-            column = out.columns[place]
-            move[place] = slope(columns, column, residual) - columns.damping[column] * amounts[place]
+            move[place] = slope(columns, out.columns[place], residual)
         solve_transposed(out.factor, move)
         solve_upper(out.factor, move)
         share = 1.0
@@ -152,10 +145,9 @@ def insert(columns: PatternColumns, target: Target, out: Passive, column: int, a
     """Append a column to the passive set; the set stays as it is where the column depends on those in it."""
     used = out.used
     vector = np.zeros(len(target.weights))
-    sign = -1.0 if columns.damping[column] > 0 else 1.0
     for entry in range(columns.offsets[column], columns.offsets[column + 1]):
-        vector[columns.lengths[entry]] += sign * target.weights[columns.lengths[entry]]
-    norm = slope(columns, column, vector) + columns.damping[column]
+        vector[columns.lengths[entry]] += target.weights[columns.lengths[entry]]
+    norm = slope(columns, column, vector)
     products = np.empty(used)
     for place in range(used):
         products[place] = slope(columns, out.columns[place], vector)
@@ -164,13 +156,13 @@ def insert(columns: PatternColumns, target: Target, out: Passive, column: int, a
     for place in range(used):
         left -= products[place] * products[place]
     if left <= DEPENDENT * norm:
-        return Passive(out.columns, out.amounts, out.factor, used, out.work + 1 + used * used)
+        return out
     for place in range(used):
         out.factor[place, used] = products[place]
     out.factor[used, used] = math.sqrt(left)
     out.columns[used] = column
     out.amounts[used] = amount
-    return Passive(out.columns, out.amounts, out.factor, used + 1, out.work + 1 + 4 * used * used)
+    return Passive(out.columns, out.amounts, out.factor, used + 1)
 
 
 @jit_if_large
@@ -195,7 +187,7 @@ def remove(out: Passive, place: int) -> Passive:
     for k in range(place + 1, used):
         out.columns[k - 1] = out.columns[k]
         out.amounts[k - 1] = out.amounts[k]
-    return Passive(out.columns, out.amounts, factor, used - 1, out.work + 4 * used * used)
+    return Passive(out.columns, out.amounts, factor, used - 1)
 
 
 @jit_if_large

@@ -1,4 +1,4 @@
-"""The packs that can still take a segment, as the kernels keep them, with best fit and first fit.
+"""The packs that can still take a segment, as the kernels keep them, with best fit.
 
 Packs that hold the same extents are one **group**. Groups are in stacks, one stack per key (a residual, or a fill),
 with the group that changed last on top. A set of bits says which stacks are not empty, so that the next one is found in
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
-from packer.algorithms.jit import jit, jit_if_large
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 
 COUNT, SEGMENTS, CHAIN, BELOW = range(4)
@@ -237,50 +237,3 @@ def best_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None =
     capacity = len(histogram) - 1
     packs = open_packs(histogram, capacity)
     return to_patterns(packs.groups, best_fit(packs, no_links(), histogram, capacity, limit))
-
-
-def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Put each segment, the longest first, into the pack opened first among those that take it.
-
-    The packs are exactly those of the textbook, where segments are placed one by one.
-    """
-    limit = segment_limit(histogram, max_segments)
-    groups = new_groups(histogram)
-    return to_patterns(groups, _first_fit(histogram, limit, groups, no_links()))
-
-
-@jit
-def _first_fit(histogram: NDArray[np.int64], limit: int, out_groups: NDArray[np.int64], out_links: Links) -> Links:
-    """Fill `out_groups`, and return the links; a group is an interval of consecutive packs.
-
-    A pack that takes a segment of length l is also the first candidate for the next one, so it takes as many as it can.
-    If only the first packs of a group took something, the group is divided into two intervals: for packs 0-9 of 100
-    tokens that hold [60], four segments of 20 make 0-1 with [60, 20, 20] and 2-9 with [60].
-    """
-    groups, links = out_groups, out_links
-    order = np.zeros(len(groups), np.int64)  # groups by their first pack; the last are the untouched packs
-    rooms = np.zeros(len(groups), np.int64)  # residual of the packs of each, in this order
-    rooms[0] = len(histogram) - 1
-    for length in range(len(histogram) - 1, 0, -1):
-        place = 0
-        left = histogram[length]
-        while left > 0:
-            while rooms[place] < length:
-                place += 1
-            group = order[place]
-            repeat = min(rooms[place] // length, limit - groups[group, SEGMENTS], left)
-            taken = min(groups[group, COUNT], left // repeat)
-            if taken < groups[group, COUNT]:
-                rest, group = group, links.groups
-                for later in range(links.groups, place, -1):
-                    order[later], rooms[later] = order[later - 1], rooms[later - 1]
-                order[place] = group
-                copy_row(groups, rest, groups, group)
-                groups[group, COUNT] = taken
-                groups[rest, COUNT] -= taken
-            links = add_segments(groups, group, length, repeat, links)
-            left -= repeat * taken
-            rooms[place] -= repeat * length
-            if groups[group, SEGMENTS] == limit:
-                rooms[place] = 0
-    return links

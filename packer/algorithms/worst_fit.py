@@ -1,4 +1,4 @@
-"""Worst-fit decreasing: shortest-pack-first histogram packing (SPFHP), published and repaired, and spread."""
+"""Worst-fit decreasing: shortest-pack-first histogram packing (SPFHP) as published, and spread."""
 
 from collections.abc import Callable
 
@@ -31,101 +31,53 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 
-def spfhp_published(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
     """Pack by SPFHP as published (Krell et al., arXiv 2107.02027).
 
     Each segment, the longest first, goes into the pack with the most room, among equals the one that changed last;
     but a pack that was opened for a length takes no second segment of that length. A larger limit may need more packs.
     """
-    return _worst_fit(histogram, segment_limit(histogram, max_segments), refill=False)
-
-
-def worst_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Put each segment, the longest first, into the pack with the most room, among equals the one that changed last.
-
-    The packs are exactly those of placing the segments one by one. A larger limit may need more packs.
-    """
-    return _worst_fit(histogram, segment_limit(histogram, max_segments), refill=True)
-
-
-def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Keep the best of `worst_fit_decreasing` and `spfhp_published` over every limit up to `max_segments`.
-
-    So it never needs more packs than SPFHP as published, nor more with a larger limit than with a smaller one.
-    """
-    bound = lower_bound(histogram, max_segments)
-    best = worst_fit_decreasing(histogram, max_segments)
-    for refill in (True, False):
-        if best.packs == bound:
-            break
-        run = best if refill else spfhp_published(histogram, max_segments)
-        if run.packs < best.packs:
-            best = run
-        for limit in range(1, run.max_segments):  # a limit above the deepest pack changes nothing
-            better = _worst_fit(histogram, limit, refill=refill, fewer_than=best.packs)
-            best = better if better.packs else best
-    return best
-
-
-def _worst_fit(histogram: NDArray[np.int64], limit: int, *, refill: bool, fewer_than: int | None = None) -> Patterns:
-    """Pack by worst fit, with `refill` or as published; return no patterns if that takes `fewer_than` packs or more."""
-    fewer_than = int(histogram.sum()) + 1 if fewer_than is None else fewer_than
     packs = open_packs(histogram, 0)
-    return to_patterns(packs.groups, _place_all(packs, no_links(), histogram, limit, refill, fewer_than))
+    return to_patterns(packs.groups, _place_all(packs, no_links(), histogram, segment_limit(histogram, max_segments)))
 
 
 @jit
-def _place_all(
-    out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], limit: int, refill: bool, fewer_than: int
-) -> Links:
+def _place_all(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], limit: int) -> Links:
     """Place all segments by worst fit, and return the links; stacks are kept by fill.
 
-    Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. The segments of a
-    length that are then left open new packs: with `refill` each takes as many segments as it can, otherwise one. As
-    soon as fewer than `fewer_than` packs cannot hold what is left, the end comes early, without links.
+    Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. Each segment of a
+    length that is then left opens a new pack.
     """
     groups, links = out.groups, out_links
     capacity = len(histogram) - 1
-    shortest, segments, tokens = capacity, 0, 0  # still to be held by packs that are not closed
+    shortest = capacity
     for length in range(capacity, 0, -1):
         if histogram[length] > 0:
             shortest = length
-            segments += histogram[length]
-            tokens += histogram[length] * length
-    usable, opened = fewer_than - 1, 0  # usable: packs that are not closed, at most
     for length in range(capacity, 0, -1):
-        if opened >= fewer_than or usable * capacity < tokens or usable * limit < segments:
-            return out_links
         fill = 1
         left = histogram[length]
         while left > 0:
             fill = next_key(out, fill)
-            fresh = fill > capacity - length
-            key = 0 if fresh else fill
-            repeat = min(capacity // length, limit, left) if fresh and refill else 1
+            key = 0 if fill > capacity - length else fill
             top = out.tops[key]
-            taken = min(groups[top, COUNT], left // repeat)
+            taken = min(groups[top, COUNT], left)
             group = detach(out, key, taken, links.groups)
-            opened += taken if fresh else 0
-            left -= repeat * taken
+            left -= taken
 
             link = groups[group, CHAIN]
             if group == top and link != NONE and links.rows[link, EXTENT] == length:
                 # One link for all segments of a length: else links multiply where many short ones fill long gaps.
                 # No other chain shares this link: a group splits only when the last segments of a length are placed.
-                links.rows[link, REPEAT] += repeat
-                groups[group, SEGMENTS] += repeat
+                links.rows[link, REPEAT] += 1
+                groups[group, SEGMENTS] += 1
             else:
-                links = add_segments(groups, group, length, repeat, links)
+                links = add_segments(groups, group, length, 1, links)
 
-            filled = key + repeat * length
+            filled = key + length
             if capacity - filled >= shortest and groups[group, SEGMENTS] < limit:
                 push(out, filled, group)
-            else:  # the packs take no more: they are closed
-                usable -= taken
-                segments -= taken * groups[group, SEGMENTS]
-                tokens -= taken * filled
-    return links if opened < fewer_than else out_links
+    return links
 
 
 SWITCHES = 12

@@ -96,7 +96,7 @@ SOURCES = {
     "truncated": (plain, {"long": "truncate"}),
     "dropped": (plain, {"long": "drop"}),
     "wrapped": (plain, {"algorithm": "wrapped"}),
-    "solved": (plain, {"algorithm": "ffd"}),
+    "solved": (plain, {"algorithm": "bfd"}),
     "kept": (
         lambda folder: plain(
             folder,
