@@ -54,19 +54,6 @@ def test_documents_that_look_padded_are_warned_of(tmp_path, caplog, left):
     assert not warnings_of(caplog, tmp_path / "masked.parquet", tmp_path / "out", max_len=64)
 
 
-def test_files_that_links_give_several_names_are_warned_of(tmp_path, caplog):
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    (folder / "a.jsonl").write_text('{"input_ids": [1, 2]}\n')
-    assert not warnings_of(caplog, folder, tmp_path / "out", max_len=8)
-    (folder / "b.jsonl").symlink_to("a.jsonl")
-    (folder / "c.jsonl").hardlink_to(folder / "a.jsonl")
-    (warning,) = warnings_of(caplog, folder, tmp_path / "out", max_len=8)
-    assert warning.startswith("a.jsonl and b.jsonl are the same file (and 1 more): its documents are read")
-    assert packer.load(tmp_path / "out").manifest.totals.documents == 3
-    assert "are the same file" in run("stats", folder, "--max-len", 8).stderr
-
-
 def test_shuffled_datasets_in_memory_and_pairs_are_looked_at(tmp_path, caplog):
     documents = padded([[1 + number] for number in range(100)], 8)
     dataset = datasets.Dataset.from_dict({"input_ids": documents})

@@ -23,7 +23,7 @@ from packer.loader.load import load
 from packer.options import RowOptions
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
-from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
+from packer.pipeline.source_warnings import warn_of_rejected
 from packer.pipeline.waiting import TrainingJob, waiting_of
 from packer.plan.cutting import cut_lengths_of
 from packer.plan.make_plan import plan_lengths
@@ -77,7 +77,6 @@ def measure(source: SourceLike, options: RowOptions, progress: Progress = silent
     the files.
     """
     opened = open_source(expanded(source), options)
-    warn_of_linked_files(opened)
     documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
     assert documents.lengths is not None
     warn_of_rejected(documents.rejections)

@@ -30,7 +30,6 @@ from packer.pipeline.rejected_list import (
     write_rejected_list,
 )
 from packer.pipeline.source_warnings import (
-    warn_of_linked_files,
     warn_of_padding,
     warn_of_special_texts,
     warn_of_split_chats,
@@ -111,7 +110,6 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
             begun = replace(request, options={**request.options, "plan_version": PLAN_VERSION})
             with claimed(out, begun, job, is_answered=partial(is_written, out, request)) as work:
                 # Decode the files that cannot be mapped.
-                warn_of_linked_files(opened)
                 mapped = opened if opened.mapped else _decoded(opened, work, progress)
                 watch.check()
                 watch = watch.of_mapped(mapped)

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -81,27 +80,6 @@ def warn_of_rejected(rejections: Rejections) -> None:
             "1 record" if count == 1 else f"{count:,} records",
             "counts as an empty document" if count == 1 else "count as empty documents",
             reasons,
-        )
-
-
-def warn_of_linked_files(opened: Source) -> None:
-    """Log a warning if links give a file of a source several names, under each of which it is read."""
-    names: dict[tuple[int, int], str] = {}
-    linked: list[tuple[str, str]] = []
-    for input_ in opened.inputs:
-        if isinstance(input_.path, Path):
-            with reading(input_.file.name):
-                stat = input_.path.stat()
-            first = names.setdefault((stat.st_dev, stat.st_ino), input_.file.name)
-            if first != input_.file.name:
-                linked.append((first, input_.file.name))
-    if linked:
-        (one, other), *more = linked
-        log.warning(
-            "%s and %s are the same file%s: its documents are read more than once, unless you leave one out",
-            one,
-            other,
-            f" (and {len(more):,} more)" if more else "",
         )
 
 

@@ -23,7 +23,7 @@ from packer.output.request import Request, RequestedFile, difference, request_of
 from packer.output.unfinished_output import Output, OutputKind
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
-from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_special_texts, warn_of_unstopped
+from packer.pipeline.source_warnings import warn_of_special_texts, warn_of_unstopped
 from packer.pipeline.template_moment import set_moment
 from packer.progress import Progress
 from packer.shards.file_names import shard_name
@@ -165,7 +165,6 @@ def _write(
     progress: Progress,
 ) -> TokenizeReport:
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
-    warn_of_linked_files(opened)
     set_moment(opened, folder.checkpoints, engine)
     pieces = cut_source(opened, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
