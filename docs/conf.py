@@ -52,7 +52,7 @@ INTERNAL = (  # `format.md` describes the fields of the first four; PackArgument
     "packer.manifest_fields.Totals",
     "packer.manifest_fields.ShardEntry",
     "packer.shards.manifest.PartOfSet",  # nothing that a file has
-    "packer.shards.shard_table.ShardTable",  # a sequence of entries
+    "packer.shards.manifest.ShardTable",  # a sequence of entries
     "PackArguments",
     "StatsArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses

@@ -17,8 +17,7 @@ from selenium import webdriver
 
 import packer
 from packer.pipeline.collect_figures import packed_figures
-from packer.report.page import render_page
-from packer.report.page_sections import SECTIONS
+from packer.report.page import SECTIONS, render_page
 
 WIDTH = 960
 PICTURES = Path(__file__).parent / "pictures"

@@ -18,7 +18,7 @@ from packer.output.job import Job
 from packer.paths import expanded
 from packer.pipeline import packing, row_contents, tokenizing, verifying
 from packer.pipeline import stats as collecting
-from packer.pipeline.report_file import ReportFile
+from packer.pipeline.stats import ReportFile
 from packer.pipeline.waiting import training_job
 from packer.progress import Progress
 from packer.progress_bars import python_progress

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packer
-from packer.text import fast_tokens, unlike_characters
+from packer.text import fast_tokens
 from packer.text.fast_tokens import by_library
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.tokenizer import train_byte_level
@@ -166,8 +166,8 @@ def test_what_was_compared_before_is_not_compared_again(kept, tmp_path, monkeypa
         return count.by_gigatoken
 
     compared = []
-    usual = unlike_characters._compare
-    monkeypatch.setattr(unlike_characters, "_compare", lambda *given: compared.append(1) or usual(*given))
+    usual = fast_tokens._compare
+    monkeypatch.setattr(fast_tokens, "_compare", lambda *given: compared.append(1) or usual(*given))
     assert encoded() == 1
     if kept == "damaged":
         (path,) = cache.glob("packer/unlike-*.json")

@@ -15,8 +15,8 @@ from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import extents_of
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.plan.groups import NO_GROUP, pack_by_group, together_bound
 from packer.plan.segments import cut_documents
+from packer.plan.whole_plan import NO_GROUP, pack_by_group, together_bound
 from tests.helpers import naive
 from tests.helpers.kept import write
 from tests.helpers.plan import int32s, located, rows_of

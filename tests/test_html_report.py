@@ -17,8 +17,7 @@ import packer
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
-from packer.report.page import render_page
-from packer.report.page_sections import SECTIONS
+from packer.report.page import SECTIONS, render_page
 from tests.helpers.commands import refused, run, succeeded
 
 PLOTS = ["rows", "lengths"]
@@ -117,7 +116,7 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
 
 
 def test_a_page_is_about_rows_of_one_length(source, tmp_path) -> None:
-    refused("stats", source, "--max-len", "64,128", "--report", tmp_path / "report.html", words=("one length",))
+    refused("stats", source, "--max-len", "64,128", "--report", tmp_path / "report.html", words=("one length",), code=2)
     assert not (tmp_path / "report.html").exists()
 
 

@@ -22,8 +22,7 @@ from packer import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.shard_cache import ShardCache
 from packer.loader.shard_providers import DownloadedShards
-from packer.shards.manifest import key_of
-from packer.shards.shard_table import ShardTable
+from packer.shards.manifest import ShardTable, key_of
 from packer.stores import RemotePath
 from packer.stores.local_files import try_lock
 from tests.helpers.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk

@@ -16,8 +16,8 @@ import packer
 from packer import PackerError
 from packer.manifest_fields import ShardEntry
 from packer.shards.file_names import MANIFEST, all_shard_names
+from packer.shards.manifest import ShardTable
 from packer.shards.reader import read_manifest
-from packer.shards.shard_table import ShardTable
 from tests.helpers.commands import refused
 from tests.helpers.packed_rows import edit_manifest, make
 

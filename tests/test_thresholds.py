@@ -30,7 +30,7 @@ from packer.attention.load_model import (  # noqa: E402
     thresholds_above,
 )
 from packer.attention.rope import BY_LONGEST  # noqa: E402
-from packer.cli.checking_commands import render_verdicts  # noqa: E402
+from packer.cli.reading_commands import render_verdicts  # noqa: E402
 from tests.helpers.families import tiny_model  # noqa: E402
 from tests.helpers.isolation import NARROW, answers, save_config  # noqa: E402
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from packer.cli.checking_commands import verify
 from packer.cli.command import command
 from packer.cli.printing import echo
+from packer.cli.reading_commands import verify
 from packer.cli.writing_commands import pack
 from packer.errors import PackerError
 from packer.options import CutOptions, RunOptions

@@ -32,13 +32,12 @@ from packer.manifest_fields import ShardEntry
 from packer.options.choices import Compression
 from packer.options.row_options import INT32
 from packer.output.claim import claim
-from packer.output.complete_output import WrittenFile, check_files
 from packer.output.job import Job, Written
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind
 from packer.paths import expanded, local_output
 from packer.progress import raise_if_interrupted
-from packer.shards.files import HashingFile
+from packer.shards.files import HashingFile, WrittenFile, check_files
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote

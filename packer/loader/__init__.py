@@ -3,14 +3,14 @@
     load.py           paths -> a packed dataset
     dataset.py        rows by number, from a disk, object storage, or an index with its source
     combined.py       several datasets as one, in shares
-    row_stream.py     the endless order from which an epoch takes the rows of a dataset
     open_shards.py    mapped shards: columns of record batches as arrays
 
 Which rows each rank trains on, and when; an order depends on the dataset, the seed and the epoch, not on the ranks:
 
     batch_sampler.py      batches of a rank, with a state to resume from
     balance.py            steps, batches and groups of rows of about equal work
-    row_order.py          order of all rows, or lanes, in which each rank reads a few shards of its own at a time
+    row_order.py          order of all rows; lanes, in which each rank reads a few shards of its own at a time; and the
+                          endless order from which an epoch of several datasets takes the rows of each
     document_rows.py      documents of each row, for trainers that make their own examples
 
 Batches, from rows or raw examples. Everything is NumPy until the last step, which makes tensors:

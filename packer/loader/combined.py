@@ -23,8 +23,7 @@ from packer.column_names import SOURCE, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
-from packer.loader.row_order import check_range
-from packer.loader.row_stream import RowStream
+from packer.loader.row_order import RowStream, check_range
 from packer.options.option import as_amount
 from packer.permute import key_of
 from packer.random_purposes import COMBINED

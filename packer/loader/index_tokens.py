@@ -26,7 +26,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source
 from packer.sources.read_documents import Documents
-from packer.sources.watch_source import Watch
+from packer.sources.source import Watch
 from packer.stores import AnyPath, RemotePath
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import VALUE_TYPES

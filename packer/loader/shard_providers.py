@@ -26,8 +26,7 @@ from packer.inputs.documents import reading
 from packer.inputs.format_reader import paths_of
 from packer.loader.open_shards import OpenShard
 from packer.manifest_fields import ShardEntry
-from packer.shards.manifest import Manifest, key_of
-from packer.shards.shard_table import ShardTable
+from packer.shards.manifest import Manifest, ShardTable, key_of
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import CHUNK, held, map_whole
 

@@ -1,8 +1,7 @@
 """The options, declared once.
 
     read_options.py     what is read from a source
-    row_options.py      how documents are cut, which share a row, and what is written
-    pack_options.py     all of these, as they are stored in a manifest
+    row_options.py      how documents are cut, which share a row, and what is written; all options of a manifest
     run_options.py      options of everything that writes a folder, which do not affect the bytes
     option.py           how an option is declared, how declarations are read, and values as users give them
     choices.py          values of options that are chosen from a list
@@ -14,9 +13,8 @@ Nothing here imports numpy, pyarrow or Numba.
 """
 
 from packer.options.option import Option, byte_size, options_of, parse_size, values_of
-from packer.options.pack_options import PackOptions
 from packer.options.read_options import ReadOptions
-from packer.options.row_options import CutOptions, RowOptions
+from packer.options.row_options import CutOptions, PackOptions, RowOptions
 from packer.options.run_options import RunOptions
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Options for cutting documents into segments, and for the rows that are made of them."""
+"""Options for cutting documents into segments, for the rows that are made of them, and all of these as one record."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packer.algorithms import ALGORITHMS, ALIASES, Algorithm, OrderAlgorithm, get_algorithm
-from packer.errors import OptionError
+from packer.errors import OptionError, PackerError
+from packer.json_record import read_fields
 from packer.options import choices
-from packer.options.option import GROUPS, LONG, OUTPUT, ROWS, as_bytes, as_length, as_token_columns, option
+from packer.options.option import (
+    GROUPS,
+    LONG,
+    OUTPUT,
+    ROWS,
+    as_bytes,
+    as_length,
+    as_token_columns,
+    option,
+    options_of,
+    values_of,
+)
 from packer.options.read_options import LONGEST_ROW, PACK, Conflict, ReadOptions
+from packer.paths import tokenizer_name
 
 INT32 = 2**31 - 1
 
@@ -240,3 +253,38 @@ class RowOptions(CutOptions):
     def number_columns(self) -> tuple[str, ...]:
         """The columns of limits."""
         return tuple(self.limits)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackOptions(RowOptions):
+    """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
+
+    def to_dict(self) -> dict[str, object]:
+        """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
+        options = RowOptions.to_dict(self)
+        if "algorithm" in options:
+            options["algorithm"] = get_algorithm(self.algorithm).name
+        if self.tokenizer is not None:
+            options["tokenizer"] = tokenizer_name(self.tokenizer)
+        return options
+
+    @classmethod
+    def from_dict(cls, content: object, name: str = "") -> PackOptions:
+        """Read the options of a manifest; unknown ones, which later versions added, are left out.
+
+        Raises:
+            KeyError: `max_len` is missing.
+            TypeError: a value has another type, is outside its limits, or cannot be combined with another.
+        """
+        declared = options_of(cls)
+        optional = frozenset(name for name, option in declared.items() if not option.is_required)
+        types = {name: option.json_type for name, option in declared.items()}
+        found = read_fields(content, types, optional, name=name)
+        try:
+            return cls(**values_of(cls, found))
+        except PackerError as error:
+            raise TypeError(f"the options in the manifest are damaged: {error}") from error
+
+
+_sentences = [f"    {name}: {option.help}" for name, option in options_of(PackOptions).items()]
+PackOptions.__doc__ = "\n".join([f"{PackOptions.__doc__}\n\nAttributes:", *_sentences])

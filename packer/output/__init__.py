@@ -6,5 +6,4 @@ unfinished_output.py  an output that this process has claimed
 claim.py              claim an output in a folder or in object storage
 job.py                claim a dataset for one process, a rank or a Ray cluster, with the engine that builds it
 replace_folder.py     replace a folder by a finished one, and complete replacements that were interrupted
-complete_output.py    check that the files of a complete output are intact
 """

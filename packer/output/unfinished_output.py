@@ -40,6 +40,7 @@ from packer.output.request import Request, difference
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number
 from packer.shards.files import hash_file
+from packer.sources.spill import MOMENT
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
 from packer.stores.store import Folder, Store
@@ -94,9 +95,6 @@ class OutputKind:
             named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
         return named | {self.record, WORK}
 
-
-MOMENT = "moment"
-"""Name of the checkpoint with the time that chat templates write, with which documents may be decoded already."""
 
 PACKED = OutputKind(name="a packed dataset", record=MANIFEST, building="new", listed=names_listed, in_place=True)
 

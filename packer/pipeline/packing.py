@@ -16,7 +16,6 @@ from packer.inputs.format_reader import paths_of
 from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
-from packer.output.complete_output import changed_since, check_files
 from packer.output.job import Job, Work, Written, claimed
 from packer.output.output_place import name_after, refuse_inside
 from packer.output.request import Request, difference, names_and_sizes, request_of
@@ -35,22 +34,20 @@ from packer.pipeline.source_warnings import (
     warn_of_split_chats,
     warn_of_unstopped,
 )
-from packer.pipeline.template_moment import set_moment
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.plan.leftover_values import leftover_values
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import MANIFEST, all_shard_names, holdout_of
-from packer.shards.manifest import Manifest, datasets_files, is_packed
+from packer.shards.files import changed_since, check_files
+from packer.shards.manifest import Manifest, ShardTable, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
-from packer.shards.shard_table import ShardTable
 from packer.sources.open_sources import SourceLike, open_source, refuse_decoding
 from packer.sources.read_documents import Documents, read_documents
-from packer.sources.source import Source
-from packer.sources.spill import spill_source
-from packer.sources.watch_source import Watch
+from packer.sources.source import Source, Watch
+from packer.sources.spill import set_moment, spill_source
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 

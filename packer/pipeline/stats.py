@@ -1,8 +1,13 @@
-"""The figures of any source: of a dataset, of a packed one, or of several row lengths or algorithms compared."""
+"""The figures of any source: of a dataset, of a packed one, or of several lengths or algorithms; and their report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +15,6 @@ from packer.errors import OptionError, PackerError
 from packer.options import PackOptions, values_of
 from packer.paths import PathList, expanded
 from packer.pipeline.collect_figures import compare_algorithms, compare_lengths, dataset_figures, packed_figures
-from packer.pipeline.report_file import ReportFile
 from packer.pipeline.waiting import TrainingJob
 from packer.progress import Progress, silent
 from packer.report.comparison import Comparison
@@ -19,11 +23,65 @@ from packer.shards.manifest import is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.number_columns import HISTOGRAM, is_histogram
 from packer.sources.open_sources import SourceLike
-from packer.stores import any_path
+from packer.stores import RemotePath, any_path
 from packer.system_errors import system_errors
+from packer.version import __version__
 
 USUAL_LENGTH = 4096
 """Tokens in a row, if none are named."""
+
+_GENERATOR = b'<meta name="generator" content="packer">'  # near the beginning of every report
+_READ_OF_PAGE = 1024  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportFile:
+    """The report that is to be written, if there is a path; it is checked before the work begins.
+
+    Only a report of packer is ever replaced: no source whose name follows `--report` by mistake, and no page of a user.
+    """
+
+    path: Path | None = None
+    tokenizer: str | None = None
+    """Tokenizer that makes text of the tokens of a packed dataset; None to show no text."""
+
+    words: tuple[str, ...] = ()
+    """The words of the command line after `packer`, which the report names; none in Python."""
+
+    def __post_init__(self) -> None:
+        path = self.path
+        if path is None:
+            return
+        if isinstance(path, RemotePath):
+            raise OptionError(f"--report {path} is in object storage: name a local file")
+        if path.is_dir():
+            raise PackerError(f"--report {path} is a folder: name a file in it")
+        if path.suffix.lower() != ".html":
+            raise OptionError(f"--report {path}: name a file that ends with .html, so that no data is replaced")
+        if not os.access(path.parent, os.W_OK):
+            reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
+            raise PackerError(f"--report {path}: the folder {path.parent} {reason}; choose another")
+        _refuse_foreign(path)
+
+    def decoder(self) -> Callable[[Any], str] | None:
+        """Return the function from token ids to text; None to show no text."""
+        if self.path is None or self.tokenizer is None:
+            return None
+        from packer.text.load_tokenizer import open_decoder
+
+        return open_decoder(self.tokenizer)
+
+    def write(self, figures: Figures) -> None:
+        """Write the report if one is asked for."""
+        from packer.report.page import render_page
+
+        if self.path is None:
+            return
+        # Of absolute paths only the name is shown, which says nothing of the machine.
+        command = shlex.join(["packer", *(re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in self.words)])
+        made_by = f"packer {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
+        _refuse_foreign(self.path)  # again, because packing may have taken days
+        _write(self.path, render_page(figures, made_by=f"{command}\n{made_by}" if self.words else made_by))
 
 
 def stats(
@@ -32,7 +90,7 @@ def stats(
     max_lens: Sequence[int] = (),
     values: Mapping[str, Any],
     documents_per_step: int = 64,
-    page: ReportFile = ReportFile(),  # noqa: B008 (immutable)
+    page: ReportFile = ReportFile(),
     job: TrainingJob | None = None,
     progress: Progress = silent,
 ) -> Figures | Comparison:
@@ -89,3 +147,27 @@ def _refuse_lengths(packed: str | Path, max_lens: Sequence[int]) -> None:
             f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; leave it out, or "
             "predict other lengths on the dataset that it was packed from"
         )
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise a PackerError if a file exists that is not a report."""
+    if not os.path.lexists(path):
+        return
+    try:
+        with path.open("rb") as file:
+            is_report = _GENERATOR in file.read(_READ_OF_PAGE)
+    except OSError as error:
+        raise PackerError(f"--report {path} cannot be read: {error.strerror}; choose another file") from error
+    if not is_report:
+        raise PackerError(f"--report {path} exists and is not a report of packer: choose another file, or remove it")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file under a temporary name and rename it, so that it is never incomplete."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise PackerError(f"{path}: {error.strerror or error}; choose another file") from error

@@ -15,7 +15,6 @@ from packer.json_record import Count, JsonRecord
 from packer.manifest_fields import REJECTED, SourceIdentity, TextIdentity
 from packer.options import ReadOptions
 from packer.output.claim import claim
-from packer.output.complete_output import WrittenFile, changed_since, check_files
 from packer.output.job import Job, Written
 from packer.output.output_place import name_after, refuse_inside
 from packer.output.replace_folder import restore
@@ -24,16 +23,15 @@ from packer.output.unfinished_output import Output, OutputKind
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import warn_of_special_texts, warn_of_unstopped
-from packer.pipeline.template_moment import set_moment
 from packer.progress import Progress
 from packer.shards.file_names import shard_name
+from packer.shards.files import WrittenFile, changed_since, check_files
 from packer.shards.manifest import datasets_files
 from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.open_sources import open_source
 from packer.sources.read_documents import read_documents
-from packer.sources.source import Source
-from packer.sources.spill import spill_source
-from packer.sources.watch_source import Watch
+from packer.sources.source import Source, Watch
+from packer.sources.spill import set_moment, spill_source
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 

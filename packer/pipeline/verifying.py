@@ -17,10 +17,8 @@ from packer.manifest_fields import REMEDY, SourceIdentity
 from packer.options import RowOptions
 from packer.output.job import Job
 from packer.paths import expanded
-from packer.pipeline.against_source import SourceCounts, TableDifferences
-from packer.pipeline.packed_rows import PackedRows
+from packer.pipeline.against_source import PackedRows, SourceCounts, TableDifferences
 from packer.pipeline.rejected_list import rejection_faults, with_counts
-from packer.pipeline.template_moment import repeat_moment
 from packer.plan.cutting import cut_table
 from packer.plan.segments import Segments
 from packer.progress import Progress
@@ -32,6 +30,7 @@ from packer.sources.open_sources import SourceLike, open_packed_source
 from packer.sources.read_documents import DocumentReader, Documents
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
 from packer.sources.source import Source
+from packer.sources.spill import repeat_moment
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

@@ -37,7 +37,7 @@ from packer.shards.writer import (
     write_shard,
 )
 from packer.sources.read_documents import Documents
-from packer.sources.watch_source import Watch
+from packer.sources.source import Watch
 from packer.stores.mirror import has_mirrors
 from packer.token_memory import Spans, held_spans
 

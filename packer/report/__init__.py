@@ -10,7 +10,6 @@ Numbers:
 What shows them:
 
 - `plain_text`: columns, bars and formatted numbers
-- `figure_tables`: parts of the figures as text; `Figures` and `Comparison` print themselves with it
-- `page`, `page_head`, `page_sections`: the report in HTML, made of `page.html.jinja`, `style.css` and `script.js`
+- `page`: the report in HTML, made of `page.html.jinja`, `style.css` and `script.js`
 - `charts`: plots as SVG, in a page or in a file
 """

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packer.notebook_table import html_table
-from packer.report.dataset_figures import Figures, named
-from packer.report.figure_tables import MIXED
+from packer.report.dataset_figures import MIXED, Figures, named
 from packer.report.plain_text import count_of, folded, number, percent, render_table, share
 
 TOLERATED = 0.01

@@ -1,14 +1,21 @@
-"""Hash files, while they are written or afterwards."""
+"""Hash files, while they are written or afterwards, and check those of a complete output."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xxhash
 
+from packer.errors import PackerError
+from packer.json_record import Count, JsonRecord
+from packer.manifest_fields import ShardEntry
 from packer.stores import AnyPath, RemotePath
+from packer.stores.remote_path import ObjectState
+from packer.stores.store import store_at
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -54,3 +61,63 @@ def hash_file(path: AnyPath) -> str:
         while block := file.read(_HASHED_TOGETHER):
             hashed.update(block)
     return hashed.hexdigest()
+
+
+_CLOCKS_DIFFER_BY = 3600 * 10**9  # ns; stores refuse requests from clocks that differ by 15 minutes
+_REMEDY = "restore it, or write the whole output again with --overwrite"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenFile(JsonRecord):
+    """Entry of a file in the record of an output."""
+
+    file: str
+    """File name, in the folder of the record."""
+
+    rows: Count | None = None
+    """Rows in the file; None if the record does not say it."""
+
+    bytes: Count
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
+
+def check_files(record: AnyPath, shards: Iterable[WrittenFile | ShardEntry], small_files: Mapping[str, str]) -> None:
+    """Check that every file listed in a record, manifest.json or tokenized.json, exists and is unchanged.
+
+    Shards are compared by size, and in a local folder also by hash if they were touched after the record; small
+    files by hash, xxh3-128 by name.
+    """
+    folder = record.parent
+    store = store_at(folder)
+    sizes = store.sizes()
+    for shard in shards:
+        path = folder / shard.file
+        size = sizes.get(shard.file)
+        if size is None:
+            raise PackerError(f"{path} is missing, {record.name} lists it: {_REMEDY}")
+        if size != shard.bytes:
+            raise PackerError(f"{path} has {size:,} bytes, {record.name} says {shard.bytes:,}: {_REMEDY}")
+        if not store.is_remote and changed_since(record, [path]) and hash_file(path) != shard.xxh3_128:
+            raise PackerError(f"{path} does not match its hash in {record.name}: {_REMEDY}")
+    for name, digest in small_files.items():
+        path = folder / name
+        if not path.is_file() or hash_file(path) != digest:
+            raise PackerError(f"{path} is {'damaged' if path.is_file() else 'missing'}: {_REMEDY}")
+
+
+def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool = False) -> AnyPath | None:
+    """Return the first file that was written to, renamed or copied after the record, which was written last; or None.
+
+    The clock of a store may differ from that of this machine, so there it has to be an hour before the record. With
+    `in_content`, only the time of the last write counts, which renaming keeps and copying may keep.
+    """
+    written = record.stat().st_mtime_ns
+    if isinstance(record, RemotePath):
+        written -= _CLOCKS_DIFFER_BY
+    for path in paths:
+        stat = path.stat()
+        renamed = 0 if in_content or isinstance(stat, ObjectState) else stat.st_ctime_ns  # objects are not renamed
+        if max(stat.st_mtime_ns, renamed) >= written:
+            return path
+    return None

@@ -17,9 +17,8 @@ from packer.shards.manifest import Manifest
 from packer.sources.find_source import find_source
 from packer.sources.number_columns import is_array_file, open_array, open_lengths, with_numbers
 from packer.sources.read_documents import Documents, read_documents
-from packer.sources.source import Source
+from packer.sources.source import Source, Watch
 from packer.sources.tokenized_source import open_tokens
-from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
 from packer.text.text_columns import OF_CHATS, OF_PROMPTS
 

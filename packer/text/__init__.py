@@ -12,7 +12,6 @@ turn_ends.py             what a template appends after the last message, and the
 message_marks.py         a shortcut: one rendering, with marks after each message and around {% generation %} tags
 tokens.py                texts to tokens, and the tokens at which given characters begin
 fast_tokens.py           the same tokens by gigatoken, which is compared with the library all the time
-unlike_characters.py     the characters that it treats differently, by other versions of Unicode
 tokenizer.py             a tokenizer, with transformers or without
 load_tokenizer.py        tokenizers by path or Hub id: by their files, or by transformers
 """

@@ -23,7 +23,7 @@ PLACES = {
     "piece": "packer.sources.decoded_pieces._PIECE",
     "compared_documents": "packer.text.fast_tokens._ONE_IN",
     "fast_characters": "packer.text.fast_tokens._ENOUGH",
-    "compared_characters": "packer.text.unlike_characters._COMPARED",
+    "compared_characters": "packer.text.fast_tokens._COMPARED",
     "worth_processes": "packer.sources.spill.WORTH_PROCESSES",
     "json_block": "packer.inputs.json_files._BLOCK",
     "record_block": "packer.inputs.format_reader.BLOCK",
@@ -42,7 +42,7 @@ PLACES = {
     "partition_tokens": "packer.plan.plan_partitions.PARTITION_TOKENS",
     "partition_segments": "packer.plan.plan_partitions.MOST_SEGMENTS",
     "blocks_per_partition": "packer.plan.plan_partitions.BLOCKS_PER_PARTITION",
-    "solved_groups": "packer.plan.groups.MOST_SOLVED",
+    "solved_groups": "packer.plan.whole_plan.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
     "verified_segments": "packer.pipeline.verifying._TOGETHER",

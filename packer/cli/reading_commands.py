@@ -1,20 +1,34 @@
-"""The commands that check: verify, of a packed dataset, and check, of the attention of a model."""
+"""The commands that read and write no dataset: stats, show and verify, and check, of the attention of a model."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from packer.cli.command import UserPath, command
+from packer.algorithms import ALGORITHMS, ALIASES
+from packer.cli.command import ARGUMENTS, UserPath, command
 from packer.cli.one_line_errors import NOT_RIGHT
-from packer.cli.printing import echo, echo_json
-from packer.cli.shared_options import AsJson, PackedSources
-from packer.options import Option, ReadOptions, RunOptions, values_of
-from packer.options.option import GENERAL
+from packer.cli.printing import echo, echo_json, echo_styled, styled
+from packer.cli.shared_options import (
+    Accumulation,
+    AsJson,
+    BatchSize,
+    DataParallel,
+    ModelSize,
+    PackedSources,
+    Report,
+    source_of,
+)
+from packer.errors import PackerError
+from packer.options import Option, PackOptions, ReadOptions, RunOptions, values_of
+from packer.options.option import GENERAL, as_lengths
 from packer.progress_bars import progress_bars
 from packer.report.plain_text import render_table
 from packer.stores import AnyPath
@@ -156,3 +170,156 @@ def _measure(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1e}" if value else "0"
+
+
+@command(
+    PackOptions,
+    changes={
+        "max_len": {
+            "help": "Number of tokens in a row, or several to compare, as in 512,1k,2k; not for packed datasets.",
+            "is_list": True,
+            "default": (),
+            "default_words": "4096",
+            "metavar": "N[,N...]",
+            "convert": as_lengths,
+        },
+        "algorithm": {
+            "help": "Algorithm that decides which documents share a row; all compares those that are quick.",
+            "choices": (*ALGORITHMS, *ALIASES, "all"),
+        },
+    },
+    short_help="Show the padding of a dataset now, and when packed.",
+)
+@click.argument("dataset", nargs=-1)
+def stats(
+    dataset: tuple[str, ...],
+    max_len: tuple[int, ...],
+    tokenizer: str | None,
+    batch_size: BatchSize = 64,
+    data_parallel: DataParallel = None,
+    accumulation: Accumulation = None,
+    model: ModelSize = None,
+    report: Report = None,
+    as_json: AsJson = False,
+    **values: object,
+) -> None:
+    """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
+
+    It predicts the number of rows that `pack` makes with the same options, also for groups, pairs and limits.
+    Several row lengths are compared in a table, and with `--algorithm all` the algorithms. DATASET may also be a
+    histogram: a CSV file with the header length,count. Of several packed datasets, as in web-packed:0.7
+    code-packed:0.3, it shows the shares in which packer.load combines them.
+    """
+    from packer.pipeline.stats import ReportFile
+    from packer.pipeline.stats import stats as figures_of
+    from packer.pipeline.waiting import training_job
+    from packer.report.plain_text import in_encoding
+
+    if _print_shares(dataset, as_json=as_json, wants_report=report is not None):
+        return
+    words = click.get_current_context().meta[ARGUMENTS]
+    page = ReportFile(path=report, tokenizer=tokenizer, words=tuple(words))
+    with progress_bars() as progress:
+        found = figures_of(
+            source_of(dataset),
+            max_lens=max_len,
+            values={**values, "tokenizer": tokenizer},
+            documents_per_step=batch_size,
+            page=page,
+            job=training_job(data_parallel, accumulation, model),
+            progress=progress,
+        )
+    if as_json:
+        echo_json(found.to_dict())
+        return
+    echo(in_encoding(str(found), sys.stdout.encoding))
+    if report is not None:
+        echo(f"Report written to {report}")
+
+
+def _shares_of(dataset: tuple[str, ...]) -> list[str] | dict[str, float] | None:
+    """Return several packed datasets, or these with weights, as `packer.load` takes them; None for anything else."""
+    from packer.pipeline.stats import names_packed
+
+    weights: dict[str, float] = {}
+    for word in dataset:
+        path, _, weight = word.rpartition(":")
+        with contextlib.suppress(ValueError):
+            if path and not names_packed(word):
+                weights[path] = float(weight)
+    paths = list(weights) if weights else list(dataset)
+    if not weights and len(dataset) < 2:
+        return None
+    if len(paths) < len(dataset) or not all(map(names_packed, paths)):
+        if weights:
+            raise PackerError(
+                f"{' '.join(dataset)}: weights are for packed datasets, each of which has one, as in "
+                "web-packed-4096:0.7 code-packed-4096:0.3"
+            )
+        return None
+    return weights or paths
+
+
+def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_report: bool) -> bool:
+    """Print what an epoch takes of several packed datasets; return False if the names are no such."""
+    from packer.loader.combined import CombinedDataset
+    from packer.loader.load import load
+
+    if (paths := _shares_of(names)) is None:
+        return False
+    if wants_report:
+        raise PackerError("a report shows one dataset: leave out --report, or name one")
+    dataset = load(paths)
+    assert isinstance(dataset, CombinedDataset)
+    if not as_json:
+        echo(repr(dataset))
+        return True
+    parts = zip(dataset.datasets, dataset.shares, strict=True)
+    shares = [{"path": str(one.path), **asdict(share)} for one, share in parts]
+    echo_json({"rows": len(dataset), "max_len": dataset.max_len, "datasets": shares})
+    return True
+
+
+Document = Annotated[
+    str | None,
+    Option("Show the segments of this document instead of a row.", GENERAL, metavar="ID"),
+]
+
+
+@command(
+    ReadOptions,
+    changes={"tokenizer": {"help": "Show text instead of token ids."}},
+    short_help="Show a row of a packed dataset, or a document.",
+    context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option
+)
+@click.argument("packed", type=UserPath())
+@click.argument("row", type=int, required=False)
+def show(
+    packed: Path,
+    row: int | None,
+    tokenizer: str | None,
+    document: Document = None,
+    full: Annotated[bool, Option("Show all tokens, with trained ones marked.", GENERAL)] = False,
+    sources: PackedSources = (),
+    as_json: AsJson = False,
+) -> None:
+    """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
+
+    Rows count from 0, which is shown by default; -1 is the last one. The tokens of an index are read from its --source.
+    """
+    from packer.pipeline import row_contents
+
+    if row is not None and document is not None:
+        raise click.UsageError("Give a ROW or a --document, not both.")
+    with progress_bars():  # also shows warnings
+        found = row_contents.show(
+            packed, row, document=document, tokenizer=tokenizer, source=list(sources) or None, full=full
+        )
+    # See no-color.org and force-color.org.
+    color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
+    if as_json:
+        echo_json(found.to_dict())
+    elif color:
+        echo_styled(found.text(styled))
+    else:
+        echo(found.text())
