@@ -181,36 +181,20 @@ def test_chats_are_split_at_turns_where_others_are_left_out(tmp_path, tokenizer)
     assert_left_out(source, tmp_path / "out", {1: "missing_value", 3: "invalid_chat"}, **options)
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.arrow", "texts.jsonl"])
-def test_what_is_no_number_for_a_limit_is_left_out(tmp_path, tokenizer, name):
-    wrong = {3: None, 4: -1, 5: 2**31}
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_a_limit_needs_a_number_in_every_record_that_is_packed(tmp_path, name):
+    records = [{**record, "images": number % 4} for number, record in enumerate(GOOD)]
     if name.endswith("jsonl"):
-        wrong |= {6: 1.5, 7: "two", 8: [3], 9: True}
-    images = [wrong.get(number, number % 4) for number in range(len(GOOD))]
-    options = {"tokenizer": tokenizer} if name == "texts.jsonl" else {}
-    records = [{"text": "a b"}] * len(GOOD) if options else GOOD
-    records = [{**record, "images": value} for record, value in zip(records, images, strict=True)]
-    if name.endswith("jsonl"):
-        records.insert(10, "nonsense")
-        wrong |= {10: None}
+        records.insert(3, "nonsense")
     source = write_as(tmp_path / name, records)
-    reasons = {number: "unreadable" if number == 10 else "invalid_value" for number in wrong}
-    assert_left_out(source, tmp_path / "out", reasons, limit=["images:6"], **options)
-    assert listed(tmp_path / "out")[0]["message"] == "'images' is missing; give it a number"
-
-
-@pytest.mark.parametrize("kind", ["tokens", "text"])
-def test_a_block_of_strings_for_a_limit_is_left_out(tmp_path, tokenizer, kind, monkeypatch):
-    """Whatever comes first in the file decides nothing about the type of the column."""
-    shrink(monkeypatch, json_block=1 << 10, record_block=1 << 10)
-    images = ["two"] * 100 + [number % 4 for number in range(100)]
-    content = {"text": "a b"} if kind == "text" else {"input_ids": [1, 2, 3]}
-    source = write_lines(tmp_path / "rows.jsonl", [{**content, "images": value} for value in images])
-    options = {"tokenizer": tokenizer} if kind == "text" else {}
-    manifest = pack(source, tmp_path / "out", limit=["images:6"], **options)
-    assert manifest.totals.documents_rejected == {"invalid_value": 100}
-    with pytest.raises(SourceError, match="'images' holds \"two\"; expected a whole number"):
-        pack(source, tmp_path / "no", limit=["images:6"], on_error="error", **options)
+    rejected = {"unreadable": 1} if name.endswith("jsonl") else {}
+    manifest = pack(source, tmp_path / "out", limit=["images:6"])
+    assert manifest.totals.documents_rejected == rejected
+    for value, words in ((None, "missing; give it a number"), (-1, "-1; expected 0 to"), (2**31, "expected 0 to")):
+        records[5] = {**GOOD[5], "images": value}
+        source = write_as(tmp_path / f"bad-{name}", records)
+        with pytest.raises(SourceError, match=rf"document 5 .*'images' is .*{words}"):
+            pack(source, tmp_path / "no", limit=["images:6"])
 
 
 def test_values_that_cannot_be_kept_are_left_out(tmp_path):

@@ -174,14 +174,6 @@ def infer(values: Sequence[object], column: str) -> pa.Array:
     return pa.concat_arrays([widen(array, kind, column, first_row=row) for row, array in enumerate(arrays)])
 
 
-def require_numbers(values: Sequence[object], column: str) -> None:
-    """Raise a DocumentError with the index of the first value from JSON that is neither a number nor null."""
-    for row, value in enumerate(values):
-        if value is not None and type(value) not in (int, float):  # a bool is an int to isinstance
-            message = f"'{column}' holds {shown(value)}; expected a whole number"
-            raise DocumentError(row, message, reason="invalid_value", listed=f"'{column}' holds no number")
-
-
 def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0) -> pa.Array:
     """Cast values to a type that was joined from their type and others.
 

@@ -175,7 +175,6 @@ class Columns(NamedTuple):
     extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
     per_token: tuple[str, ...] = ()  # columns of `extra` with one value per token, or several
     widths: Mapping[str, int] = {}
-    numbers: tuple[str, ...] = ()  # columns of `extra` that hold numbers
     by_sequence: bool = False  # whether each sequence of an indexed file is a document
     eos_id: int | None = None  # token that ends each document of a bare array
     dtype: str | None = None  # type of the tokens in a bare array

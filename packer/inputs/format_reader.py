@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import as_plain, infer, plain_type, require_kept, require_numbers
+from packer.inputs.column_types import as_plain, infer, plain_type, require_kept
 from packer.inputs.documents import (
     Batch,
     Columns,
@@ -201,17 +201,11 @@ def error_of_first(fault: DocumentError, reader: Reader) -> SourceError:
     return error
 
 
-def values_of_column(records: BlockRecords, column: str, *, is_number: bool = False) -> pa.Array:
-    """Return the values of a kept column. Raises a DocumentError if they have no common type.
-
-    With `is_number`, a value from JSON that is no number is the fault of its record.
-    """
+def values_of_column(records: BlockRecords, column: str) -> pa.Array:
+    """Return the values of a kept column. Raises a DocumentError if they have no common type."""
     if isinstance(records, pa.RecordBatch):
         return as_plain(records.column(column))
-    values = [record.get(column) for record in records]
-    if is_number:
-        require_numbers(values, column)
-    return infer(values, column)
+    return infer([record.get(column) for record in records], column)
 
 
 def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.json
 from numpy.typing import NDArray
 
-from packer.arrow import as_scalar, is_numeric
+from packer.arrow import as_scalar
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.inputs import format_reader
-from packer.inputs.column_types import infer, join, require_column, require_lists, require_numbers, shown
+from packer.inputs.column_types import infer, join, require_column, require_lists, shown
 from packer.inputs.documents import (
     LONGEST,
     MASKS,
@@ -228,8 +228,6 @@ def parse_lines(
         _refuse_masks(block, columns)
         parsed = _parse(block, columns, types)
         _require_lists(parsed, columns, count_lines(block), has_labels=has_labels)
-        if any(not (is_numeric(kind := parsed[name].type) or pa.types.is_null(kind)) for name in columns.numbers):
-            raise pa.ArrowInvalid("a column of numbers holds others")
         return _batch(parsed, columns, has_labels=has_labels)
     except (pa.ArrowException, DocumentError) as error:
         if shortage(error) is not None:  # the lines may be valid
@@ -378,8 +376,6 @@ def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels:
         message = f"{here}'{columns.labels}', but the file's first line has {there}such list; give it to all or none"
         raise DocumentError(0, message, reason="invalid_labels")
     check_list(columns.labels, record.get(columns.labels), label=True)
-    for column in columns.numbers:
-        require_numbers([record.get(column)], column)
     for column in columns.extra:
         values = infer([record.get(column)], column)  # which can be kept, whatever the other lines hold
         if column in columns.per_token:

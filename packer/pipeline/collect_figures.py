@@ -84,7 +84,7 @@ def measure(source: SourceLike, options: RowOptions, progress: Progress = silent
     measured = Measured(lengths=documents.lengths, documents=documents)
     if not options.is_planned_whole:
         return measured
-    values = document_values(documents.extra, options, documents.describe)
+    values = document_values(documents, documents.extra, options)
     return replace(measured, values=values)
 
 

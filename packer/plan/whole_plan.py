@@ -15,10 +15,10 @@ from packer.algorithms.index_arrays import extents_of, sorted_indices
 from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import COUNT, SEGMENTS, OpenPacks, detach, next_key, no_packs, push
 from packer.algorithms.patterns import Patterns, Rows
-from packer.arrow import as_numpy
+from packer.arrow import as_arrow, as_numpy
 from packer.checkpoints import Checkpoint, make_checkpoint
 from packer.errors import SourceError
-from packer.manifest_fields import REMEDY, GroupTotals, PlanTotals
+from packer.manifest_fields import GroupTotals, PlanTotals
 from packer.options import RowOptions
 from packer.plan.rows import LocatedRows, collected_rows, even_cuts, solve_histogram, sorted_by_extent
 from packer.plan.segment_reader import Planning
@@ -75,7 +75,7 @@ def plan_saved(documents: Documents, planning: Planning) -> WholePlan:
     segments = planning.reader.all_segments()
 
     def make() -> Checkpoint:
-        values = document_values(documents.table.extra, options, documents.describe)
+        values = document_values(documents, documents.table.extra, options)
         plan = plan_whole(segments, values, options, rows_per_shard=rows_per_shard)
         arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.values}
         return Checkpoint(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
@@ -89,12 +89,12 @@ def plan_saved(documents: Documents, planning: Planning) -> WholePlan:
     )
 
 
-def document_values(extra: Mapping[str, Chunks], options: RowOptions, describe: Callable[[int], str]) -> DocumentValues:
+def document_values(documents: Documents, extra: Mapping[str, Chunks], options: RowOptions) -> DocumentValues:
     """Read the groups of documents, and what they take of limits; raise a SourceError if values cannot be used."""
     return DocumentValues(
         groups=None if options.group_by is None else _groups(extra[options.group_by], options.group_by),
-        limits={name: _limited(extra[name], name, options, describe) for name in options.limits},
-        describe=describe,
+        limits={name: _limited(extra[name], name, documents) for name in options.limits},
+        describe=documents.describe,
     )
 
 
@@ -106,16 +106,19 @@ def _groups(column: Chunks, name: str) -> NDArray[np.int32]:
     return codes
 
 
-def _limited(column: Chunks, name: str, options: RowOptions, describe: Callable[[int], str]) -> NDArray[np.int32]:
-    """Return what each document takes of a limit: shape (documents,)."""
+def _limited(column: Chunks, name: str, documents: Documents) -> NDArray[np.int32]:
+    """Return what each document takes of a limit, shape (documents,): 0 if it was rejected."""
     parts, first = [np.zeros(0, np.int32)], 0
     for chunk in column.chunks:
         wrong = wrong_numbers(chunk)
-        if len(wrong):
-            fault, where = number_fault(chunk, int(wrong[0]), name), describe(first + int(wrong[0]))
-            remedy = f"; {REMEDY}" if options.lengths_column is None else ""
-            raise SourceError(f"{where}: {fault.message}{remedy}")
-        parts.append(as_numpy(chunk).astype(np.int32))
+        unfit = np.setdiff1d(wrong + first, documents.rejections.documents)
+        if len(unfit):
+            fault = number_fault(chunk, int(unfit[0]) - first, name)
+            raise SourceError(f"{documents.describe(int(unfit[0]))}: {fault.message}")
+        right = np.setdiff1d(np.arange(len(chunk)), wrong)
+        parts.append(np.zeros(len(chunk), np.int32))
+        if len(right):
+            parts[-1][right] = as_numpy(chunk.take(as_arrow(right)))
         first += len(chunk)
     return np.concatenate(parts)
 

@@ -8,8 +8,6 @@ everything except tokens: lengths and other columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +18,9 @@ from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
-from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, SourceFile, reading
-from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
+from packer.inputs.documents import LONGEST, Columns, DocumentError, SourceFile, reading
+from packer.inputs.format_reader import Reader, values_of_column
 from packer.inputs.hugging_face import Found, table_reader
-from packer.inputs.list_checks import leave_out
 from packer.inputs.text_files import CsvFile
 from packer.inputs.token_files import ARRAY_COLUMN, read_header
 from packer.inputs.token_tables import MappedLists, TableInMemory
@@ -167,53 +164,16 @@ def _input(
     )
 
 
-def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
-    """Return a source some of whose extra columns are checked for whole numbers.
+def refuse_other_types(source: Source, numbers: tuple[str, ...]) -> None:
+    """Raise a SourceError if a file declares another type for one of these columns than whole numbers.
 
-    Those of mapped inputs are checked when rows are planned.
+    Their values are checked when rows are planned.
     """
     for input_ in source.inputs:
         for name in numbers:
             kind = plain_type(input_.declared_types.get(name, pa.null()))
             if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
                 raise SourceError(f"{input_.file.name}: column '{name}' holds {no_number(kind)}")
-    step = partial(check_numbers, columns=source.columns, numbers=numbers, skips=source.skips)
-
-    inputs = (
-        replace(input_, steps=(*input_.steps, step)) if isinstance(input_, DecodedInput) else input_
-        for input_ in source.inputs
-    )
-    return replace(source, inputs=tuple(inputs))
-
-
-def check_numbers(batch: Batch, *, columns: Columns, numbers: tuple[str, ...], skips: bool) -> Batch:
-    """Check columns of whole numbers in a batch; rejected documents get a 0.
-
-    A DocumentError is raised if a column holds no numbers, or if one is missing or wrong and such documents are not
-    rejected.
-    """
-    kept = np.ones(len(batch.input_ids), np.bool_)
-    kept[[one.row for one in batch.rejected]] = False
-    found: dict[int, DocumentError] = {}
-    for name in numbers:
-        values = batch.extra[name]
-        wrong = wrong_numbers(values)
-        found |= {row: number_fault(values, row, name) for row in wrong[kept[wrong]].tolist()}
-        if found and (not skips or found[min(found)].reason is None):
-            raise found[min(found)]
-        kept[list(found)] = False
-    extra = {name: _numbers(batch.extra[name], kept) for name in numbers}
-    return leave_out(batch._replace(extra=batch.extra | extra), columns, found, skips=skips)
-
-
-def _numbers(values: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
-    """Return whole numbers as integers. Values that are not `kept` may be anything, and become 0."""
-    kind = values.type if pa.types.is_integer(values.type) else pa.int64()
-    if not (kind.equals(values.type) or pa.types.is_floating(values.type)):  # none is kept
-        return as_arrow(np.zeros(len(values), np.int64))
-    if not kept.all():
-        values = pc.if_else(as_arrow(kept), values, as_scalar(0, values.type))
-    return values.cast(kind)
 
 
 def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:

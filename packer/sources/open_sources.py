@@ -15,7 +15,7 @@ from packer.paths import PathList
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources.find_source import find_source
-from packer.sources.number_columns import is_array_file, open_array, open_lengths, with_numbers
+from packer.sources.number_columns import is_array_file, open_array, open_lengths, refuse_other_types
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
 from packer.sources.tokenized_source import open_tokens
@@ -59,7 +59,8 @@ def open_source(source: SourceLike, options: ReadOptions) -> Source:
         from packer.sources.text_source import open_text
 
         opened = open_text(find_source(source, options.split), options)
-    return with_numbers(opened, options.number_columns) if options.number_columns else opened
+    refuse_other_types(opened, options.number_columns)
+    return opened
 
 
 def source_name(source: SourceLike) -> str:

@@ -29,8 +29,6 @@ class RecordDecoder:
     """Takes the place of the documents of a record that cannot be used."""
     skips: bool
     """Whether records that cannot be used are rejected."""
-    numbers: tuple[str, ...] = ()
-    """Kept columns that hold numbers."""
 
     def __call__(self, block: tuple[Block, int]) -> Batch:
         """Decode a block."""
@@ -83,8 +81,7 @@ class RecordDecoder:
         return joined_batches(parts), self._kept(records)
 
     def _kept(self, records: BlockRecords) -> dict[str, pa.Array]:
-        kept, numbers = self.input.kept, self.numbers
-        return {column: values_of_column(records, column, is_number=column in numbers) for column in kept}
+        return {column: values_of_column(records, column) for column in self.input.kept}
 
 
 REPEATED, SAVED = "repeated", "saved"

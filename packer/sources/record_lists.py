@@ -65,7 +65,6 @@ def open_records(found: Found, options: ReadOptions) -> Source:
         decode=answers_of_pairs if options.pairs else partial(_documents, columns),
         empty=Batch(nothing, nothing, 0),
         skips=skips,
-        numbers=options.number_columns,
     )
     lists = COLUMNS_OF_PAIRS if options.pairs else columns[:2]
     inputs = tuple(

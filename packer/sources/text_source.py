@@ -206,7 +206,6 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
         decode=encoder.encode,
         empty=encoder.empty_documents(encoder.documents_per_record or 1),
         skips=options.on_error == "skip",
-        numbers=options.number_columns,
     )
     return DecodedInput(
         reader=reader,

@@ -37,13 +37,12 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     if options.pairs or options.share_prefixes:
         return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at_turns and TURN_STARTS not in keep else ()
-    extra, numbers = (*keep, *per_token, *places), options.number_columns
+    extra = (*keep, *per_token, *places)
     columns = Columns(
         options.input_column,
         options.labels_column,
         extra,
         per_token,
-        numbers=numbers,
         by_sequence=options.document == "sequence",
         eos_id=options.eos_id,
         dtype=options.dtype,
