@@ -88,9 +88,10 @@ STEPS: dict[str, NextStep] = {
         page="olmo-core",
     ),
     "lightning": NextStep(
-        where="In your module's train_dataloader",
+        where="In your module's train_dataloader, with use_distributed_sampler=False in the Trainer",
         lines='dataset = packer.load("{packed}")\n'
-        "sampler = packer.BatchSampler(dataset, global_batch=32, rank=self.global_rank, world_size=world_size)\n"
+        "sampler = packer.BatchSampler(dataset, global_batch=32, rank=self.global_rank, "
+        "world_size=self.trainer.world_size)\n"
         "return StatefulDataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)",
         page="lightning",
     ),
