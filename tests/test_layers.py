@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -43,14 +44,16 @@ def imported(path: Path) -> set[str]:
     return found & set(MODULES) - {module_name(path)}
 
 
-IMPORTS = {name: imported(path) for name, path in MODULES.items()}
+@cache
+def imports() -> dict[str, set[str]]:
+    return {name: imported(path) for name, path in MODULES.items()}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_down(module):
-    part = part_of(MODULES[module])
-    upward = {name for name in IMPORTS[module] - {"packer"} if FLOORS[part_of(MODULES[name])] > FLOORS[part]}
-    assert not upward, f"{part} (floor {FLOORS[part]}) imports {upward}"
+def test_imports_point_down():
+    for module, names in imports().items():
+        part = part_of(MODULES[module])
+        upward = {name for name in names - {"packer"} if FLOORS[part_of(MODULES[name])] > FLOORS[part]}
+        assert not upward, f"{module} (floor {FLOORS[part]}) imports {upward}"
 
 
 def refuse_circles(graph: dict[str, set[str]]) -> None:
@@ -62,12 +65,12 @@ def refuse_circles(graph: dict[str, set[str]]) -> None:
 
 def test_no_modules_import_each_other_in_a_circle():
     """Packages count by their modules: a package imports its own modules, and they not the package."""
-    refuse_circles(IMPORTS)
+    refuse_circles(imports())
 
 
 def test_no_parts_import_each_other_in_a_circle():
     graph = defaultdict(set)
-    for module, names in IMPORTS.items():
+    for module, names in imports().items():
         graph[part_of(MODULES[module])] |= {part_of(MODULES[name]) for name in names} - {part_of(MODULES[module])}
     refuse_circles(graph)
 
@@ -75,7 +78,7 @@ def test_no_parts_import_each_other_in_a_circle():
 def test_no_folders_import_each_other_in_a_circle():
     """A part may have folders: one of two is the lower one."""
     graph = defaultdict(set)
-    for module, names in IMPORTS.items():
+    for module, names in imports().items():
         here = MODULES[module].parent
         graph[str(here)] |= {str(MODULES[name].parent) for name in names} - {str(here), str(PACKAGE)}
     refuse_circles({here: names for here, names in graph.items() if here != str(PACKAGE)})
