@@ -86,6 +86,12 @@ def test_settings_that_would_mix_documents_are_refused_before_a_model_is_loaded(
         train(**flash, **{setting: value})
 
 
+def test_rows_that_are_packed_in_order_may_be_read_in_order(train, tmp_path):
+    ordered = make_example(tmp_path / "ordered", make_source("masked prompts"), balance_ranks=2)
+    first, second, *_ = train(cached_dataset=ordered.packed, train_dataloader_shuffle=False)
+    assert second["loss"] < first["loss"]
+
+
 def test_rows_come_from_several_datasets_and_only_sft_reads_them(example):
     args = object.__new__(SftArguments)
     path = str(example.packed)

@@ -13,7 +13,7 @@ from typing import Any
 
 from packer.errors import PackerError
 from packer.loader.batch_formats import HFBatch
-from packer.trainers.guard import READS_IN_ORDER, REPACKS, Rules, check_settings, open_rows
+from packer.trainers.guard import READS_IN_ORDER, REPACKS, Rules, are_ordered, check_settings, open_rows
 from packer.trainers.hf_and_trl import PackedAttention, as_datasets
 
 try:
@@ -32,7 +32,6 @@ _RULES: Rules = {
     "dataset": ((None, []), _BESIDE),
     "val_dataset": ((None, []), _BESIDE),
     "group_by_length": ((False,), READS_IN_ORDER),
-    "train_dataloader_shuffle": ((True,), READS_IN_ORDER),
     "task_type": (("causal_lm",), "it does not read packed rows"),
     "tuner_type": (("full", "lora", "adalora", "vera", "boft", "fourierft"), _IGNORES),
     "attn_impl": (("sdpa", "eager", "flex_attention", *_FLASH), _IGNORES),
@@ -40,14 +39,17 @@ _RULES: Rules = {
 
 
 def check_args(args: Any) -> None:
-    """Refuse settings that would mix documents.
+    """Refuse settings that would mix documents, or read rows in order that were not packed for that.
 
     Raises:
-        PackerError: in one line, with the setting.
+        PackerError: in one line, with the setting; or a packed dataset cannot be opened.
     """
     if isinstance(args, RLHFArguments):
         raise PackerError(_ELSEWHERE)
     check_settings("ms-swift", args, _RULES)
+    is_ordered = are_ordered(open_rows(_paths(args.cached_dataset)))
+    shuffle = {"train_dataloader_shuffle": ((True, False) if is_ordered else (True,), READS_IN_ORDER)}
+    check_settings("ms-swift", args, shuffle)
     if args.sequence_parallel_size > 1:
         found = {"attn_impl": args.attn_impl or "sdpa"}
         check_settings("ms-swift with sequence_parallel_size", found, {"attn_impl": (_FLASH, _IGNORES)})
