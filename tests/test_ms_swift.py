@@ -1,5 +1,11 @@
 """ms-swift trains packed rows by its plugin: where it is installed, as in the environment of a test by night."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,8 +16,11 @@ from swift.arguments import SftArguments  # noqa: E402
 from packer import PackerError  # noqa: E402  these need torch
 from packer.loader.batch_formats import HFBatch  # noqa: E402
 from packer.trainers import ms_swift  # noqa: E402
+from tests.helpers import swift_training  # noqa: E402
 from tests.helpers.documents import make_example, make_source  # noqa: E402
 from tests.helpers.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+
+ROOT = Path(__file__).parent.parent
 
 pytestmark = [pytest.mark.usefixtures("no_gpu"), pytest.mark.filterwarnings("ignore")]
 
@@ -27,21 +36,9 @@ def train(example, tmp_path):
     tiny_llama().save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
 
-    def run(**changes):
-        from swift.pipelines import sft_main
-
-        settings = {
-            "model": tmp_path / "model", "model_type": "llama", "template": "default", "tuner_type": "full",
-            "external_plugins": ms_swift.__file__, "cached_dataset": example.packed, "torch_dtype": "float32",
-            "per_device_train_batch_size": example.rows, "gradient_accumulation_steps": 1, "num_train_epochs": 2,
-            "max_grad_norm": 1000, "learning_rate": 0.01, "lr_scheduler_type": "constant", "warmup_ratio": 0,
-            "output_dir": tmp_path / "out", "logging_steps": 1, "use_cpu": True, "report_to": "none",
-            "check_model": False, "gradient_checkpointing": False, "save_strategy": "no",
-        }  # fmt: skip
-        arguments = [each for name, value in (settings | changes).items() for each in (f"--{name}", str(value))]
-        return sft_main(arguments)["log_history"]
-
-    return run
+    return lambda **changes: swift_training.train(
+        tmp_path, changes.pop("packed", example.packed), example.rows, **changes
+    )
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -51,6 +48,21 @@ def test_ms_swift_trains_as_on_documents_alone(example, train, attention):
     assert first["loss"] == pytest.approx(alone.loss, abs=1e-4)
     assert first["grad_norm"] == pytest.approx(alone.gradient_norm, rel=1e-4)
     assert second["loss"] < first["loss"]
+
+
+def test_sequence_parallelism_trains_as_on_documents_alone(example, train, tmp_path):
+    """Two processes, over stand-ins for the kernels of FlashAttention."""
+    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["-m", "tests.helpers.swift_training", tmp_path, example.packed, str(example.rows)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*job, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone = train_alone(tiny_llama(), example.pieces)
+    for rank in range(2):
+        first, second = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert first["loss"] == pytest.approx(alone.loss, abs=1e-4)
+        assert first["grad_norm"] == pytest.approx(alone.gradient_norm, rel=1e-4)
+        assert second["loss"] < first["loss"]
 
 
 def test_without_its_boundaries_ms_swift_s_loss_is_another(example, train, monkeypatch):
@@ -88,7 +100,7 @@ def test_settings_that_would_mix_documents_are_refused_before_a_model_is_loaded(
 
 def test_rows_that_are_packed_in_order_may_be_read_in_order(train, tmp_path):
     ordered = make_example(tmp_path / "ordered", make_source("masked prompts"), balance_ranks=2)
-    first, second, *_ = train(cached_dataset=ordered.packed, train_dataloader_shuffle=False)
+    first, second, *_ = train(packed=ordered.packed, train_dataloader_shuffle=False)
     assert second["loss"] < first["loss"]
 
 
