@@ -6,7 +6,7 @@ Errors name the first value that does not fit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -52,16 +52,6 @@ def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
     inside = ((kind.field(number), number) for number in range(kind.num_fields))
     by_name = pa.types.is_struct(kind)
     return any(_rounds(field.type, joined.field(field.name if by_name else at).type) for field, at in inside)
-
-
-def join_by_name(tables: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.DataType]:
-    """Join the types of each column over several tables; the first type stays if there is no common one."""
-    joined: dict[str, pa.DataType] = {}
-    for table in tables:
-        for name, kind in table.items():
-            before = joined.get(name, kind)
-            joined[name] = join(before, kind) or before
-    return joined
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
