@@ -40,7 +40,7 @@ import torch
 from numpy.typing import NDArray
 
 import packer
-from packer.cli.demo_command import standard_library_texts
+from packer.cli.writing_commands import standard_library_texts
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from packer.engine import Engine
 from packer.options import PackOptions
+from packer.plan.cutting import Planning, SegmentReader
 from packer.plan.plan_partitions import plan_partitions, survey
-from packer.plan.segment_reader import Planning, SegmentReader
 
 ROW_BYTES = 8  # input_ids and labels
 SHARD_SIZE = 512_000_000

@@ -22,7 +22,7 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.index_arrays import joined_ranges
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
-from packer.plan.partition_plan import PartitionPlan
+from packer.plan.partition_tasks import PartitionPlan
 from packer.plan.segments import cut_documents
 from packer.report.row_figures import RowFigures, RowSums, shuffled
 

@@ -31,7 +31,7 @@ def test_lengths_and_the_demo_do_not_wait_for_pandas(tmp_path, monkeypatch):
     assert_no_pandas(
         [
             "packer.pack('lengths.csv', 'out', lengths_column='tokens', max_len=8)",
-            "from packer.cli import demo_command as demo",
+            "from packer.cli import writing_commands as demo",
             "demo.standard_library_texts = lambda: [('a.py', 'import this'), ('b.py', 'import that')]",
             "from pathlib import Path; demo.write_corpus(Path('demo'))",
         ]

@@ -15,8 +15,7 @@ import pytest
 
 import packer
 from packer.options import PackOptions
-from packer.pipeline.collect_figures import dataset_figures, packed_figures
-from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
+from packer.pipeline.collect_figures import SAMPLED_SEGMENTS, dataset_figures, packed_figures
 from packer.report.page import SECTIONS, render_page
 from tests.helpers.commands import refused, run, succeeded
 

@@ -18,7 +18,7 @@ import datasets
 import pytest
 
 import packer
-from packer.cli import demo_command
+from packer.cli import writing_commands
 from packer.output import replace_folder
 from packer.stores import local_files
 from tests.helpers.chat_templates import save_tokenizer
@@ -498,7 +498,7 @@ def test_a_report_replaces_an_earlier_report_but_no_page_of_a_user(tmp_path, con
 
 def test_the_demo_replaces_only_what_it_wrote_itself(tmp_path, monkeypatch):
     texts = [(f"{number}.py", f"import this, that{number}\n" * 40) for number in range(30)]
-    monkeypatch.setattr(demo_command, "standard_library_texts", lambda: iter(texts))
+    monkeypatch.setattr(writing_commands, "standard_library_texts", lambda: iter(texts))
     names = ("tokenizer.json", "tokenizer_config.json", "config.json")
     for state in (partial(holding, dict.fromkeys(names, "{}")), partial(holding, {"notes.txt": "mine"}), complete):
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"

@@ -10,7 +10,7 @@ pytest.importorskip("sybil")
 pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
-from packer.cli.demo_command import write_corpus  # noqa: E402
+from packer.cli.writing_commands import write_corpus  # noqa: E402
 from tests.helpers import page_blocks  # noqa: E402  these need the packages
 from tests.helpers.page_blocks import ROOT, commands_in, languages, marked, pages, run_page, same_output  # noqa: E402
 from tests.helpers.page_data import write_page_data  # noqa: E402
@@ -74,7 +74,7 @@ def test_the_blocks_of_a_page_run(name, page_data, write_corpus_once, tmp_path, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("packer.cli.demo_command.write_corpus", write_corpus_once)
+    monkeypatch.setattr("packer.cli.writing_commands.write_corpus", write_corpus_once)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     for page in (name, *(page for page, start in CONTINUED.items() if start == name)):
         run_page(ROOT / page)

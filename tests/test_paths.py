@@ -80,7 +80,7 @@ def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
     from packer.attention.load_model import language_config
 
     seen = []
-    monkeypatch.setattr("packer.cli.demo_command.write_corpus", lambda folder: seen.append(folder) or 1 / 0)
+    monkeypatch.setattr("packer.cli.writing_commands.write_corpus", lambda folder: seen.append(folder) or 1 / 0)
     run("demo", "-o", "~/demo")
     assert seen == [home / "demo"]
     transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")

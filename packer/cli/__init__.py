@@ -1,8 +1,7 @@
 """The command line. Commands are functions, and import heavy packages only when they run.
 
-writing_commands.py  pack, tokenize and export
+writing_commands.py  pack, tokenize, export and demo
 reading_commands.py  stats, show, verify and check
-demo_command.py      demo
 
 command.py           commands and their options, from declarations
 shared_options.py    options of several commands: --source, --report
@@ -23,11 +22,10 @@ from typing import IO, Any
 import click
 
 from packer.cli.command import ARGUMENTS
-from packer.cli.demo_command import demo
 from packer.cli.one_line_errors import echo_error_as_json
 from packer.cli.printing import echo
 from packer.cli.reading_commands import check, show, stats, verify
-from packer.cli.writing_commands import export, pack, tokenize
+from packer.cli.writing_commands import demo, export, pack, tokenize
 from packer.report.plain_text import visible
 from packer.version import __version__
 

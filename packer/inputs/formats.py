@@ -83,7 +83,7 @@ FORMATS: dict[str, InputFormat] = {
         endings=(".idx",),
         magic=(b"MMIDIDX",),
         alone=True,
-        reader="packer.inputs.indexed_files.IndexedReader",
+        reader="packer.inputs.token_files.IndexedReader",
     ),
     "datatrove": InputFormat(
         title="datatrove's tokens",

@@ -1,4 +1,4 @@
-"""Files of token ids and nothing else, which are mapped: flat arrays (`.npy`, `.bin`), and datatrove's `.ds`.
+"""Files of token ids and nothing else, which are mapped: flat arrays, datatrove's `.ds`, and Megatron's `.idx`.
 
 In arrays, documents end in EOS. Those of llm.c begin with a header of 1,024 bytes. OLMo's arrays have the ending `.npy`
 and no header; beside `part.npy` may lie `part.csv.gz`, with lines that begin with "start,end" of each document, and
@@ -6,6 +6,11 @@ beside `token_ids_part.npy` an array of booleans, `labels_mask_part.npy`.
 
 In `.ds`, tokens are integers of 2 or 4 bytes without a sign. `.ds.index` has the number of tokens up to each document's
 end, 8 bytes each, and `.ds.loss` may have a byte for each token, as `TokenizedFile` in datatrove writes them.
+
+Of Megatron, `.bin` holds the tokens of all sequences, and `.idx` says where each begins, as `IndexedDatasetBuilder` in
+megatron-core writes it. A header is followed by three arrays, for n sequences and d - 1 documents: lengths in tokens (n
+int32); first bytes in `.bin` (n int64); and the first sequence of each document, then the number of all sequences (d
+int64).
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import logging
 import struct
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -253,3 +258,120 @@ def _bounds_in_lines(path: AnyPath, name: str, count: int) -> NDArray[np.int64]:
     if (end := int(ends[-1]) if len(ends) else 0) != count:
         raise SourceError(f"{name}: its documents have {end:,} tokens, and the array has {count:,}: copy both again")
     return np.asarray(ends[:-1], np.int64)
+
+
+BIN = ".bin"
+"""Ending of the file of tokens beside an `.idx` file."""
+
+_MAGIC = b"MMIDIDX\0\0"
+_HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the tokens, sequences, entries of documents
+_TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
+_SEQUENCES_TOGETHER = 1 << 20  # sequences that are checked together: 12 MB
+_REMEDY = "write both files again, as megatron-core's IndexedDatasetBuilder does"
+
+
+class _Index(NamedTuple):
+    """Content of an `.idx` file; the arrays lie in its memory."""
+
+    dtype: np.dtype[np.integer]
+    lengths: NDArray[np.int32]  # (sequences,) tokens
+    pointers: NDArray[np.int64]  # (sequences,) first byte in the file of tokens
+    documents: NDArray[np.int64]  # (documents + 1,) first sequence of each, and the number of all sequences
+
+
+class IndexedReader(TokenFile):
+    """An `.idx` file with its `.bin`, whose documents are mapped."""
+
+    @classmethod
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists:
+        """Map both files, and check that the sequences follow one another and fill the file of tokens."""
+        tokens, tokens_name = path.with_suffix(BIN), name.removesuffix(path.suffix) + BIN
+        with reading(name):
+            if not tokens.is_file():
+                raise SourceError(f"{name}: there is no {tokens_name}, which holds its tokens; put it beside it")
+            owner = map_index(path)
+            index = _read(owner, name)
+        with reading(tokens_name):
+            column = MappedColumn.of(tokens, tokens_name, index.dtype)
+        _check_sequences(index, name)
+        size = int(index.pointers[-1]) + int(index.lengths[-1]) * index.dtype.itemsize if len(index.lengths) else 0
+        if column.owner.size != size:
+            raise SourceError(
+                f"{tokens_name} has {column.owner.size:,} bytes, and the sequences in {name} take {size:,}; one of the "
+                "two was cut short, or belongs to another file: copy both again"
+            )
+        by_document = not columns.by_sequence and _groups_sequences(index, name)
+        bounds = _bounds(index, size, by_document=by_document)
+        place = None if by_document else (FileState(path.absolute(), name, owner.size), owner)
+        return cls.mapped(path, name, columns, tokens=column, bounds=bounds, index=place, beside=[tokens])
+
+
+def _read(owner: pa.Buffer, name: str) -> _Index:
+    """Read the header, and find the arrays. Raises a SourceError if they do not fill the file."""
+    if owner.size < _HEADER.size:
+        raise SourceError(f"{name}: {owner.size} bytes, and the header of an .idx takes {_HEADER.size}; {_REMEDY}")
+    magic, version, code, sequences, entries = _HEADER.unpack_from(owner)
+    if magic != _MAGIC or version != 1:
+        found = f"begins with {magic!r}" if magic != _MAGIC else f"has version {version}"
+        raise SourceError(f"{name}: {found}; an .idx of Megatron begins with {_MAGIC!r} and version 1: {_REMEDY}")
+    dtype = np.dtype(_TYPES.get(code, "V"))
+    if dtype.kind not in "iu":
+        found = dtype.name if code in _TYPES else "unknown"
+        raise SourceError(f"{name}: type {code} of its tokens is {found}, and token ids are integers; {_REMEDY}")
+    size = _HEADER.size + 12 * sequences + 8 * entries
+    if owner.size == size + sequences > size:
+        raise SourceError(f"{name}: has a mode for each sequence, as multimodal data, and rows have none; {_REMEDY}")
+    if owner.size != size or not entries:
+        raise SourceError(
+            f"{name}: {owner.size:,} bytes, and by its header {sequences:,} sequences and {entries - 1:,} documents "
+            f"take {size:,}; it was cut short: copy it again"
+        )
+    return _Index(
+        dtype,
+        np.frombuffer(owner, "<i4", sequences, _HEADER.size),
+        np.frombuffer(owner, "<i8", sequences, _HEADER.size + 4 * sequences),
+        np.frombuffer(owner, "<i8", entries, _HEADER.size + 12 * sequences),
+    )
+
+
+def _check_sequences(index: _Index, name: str) -> None:
+    """Raise a SourceError unless each sequence begins where the one before it ends."""
+    end = 0
+    for first in range(0, len(index.lengths), _SEQUENCES_TOGETHER):
+        pointers = index.pointers[first : first + _SEQUENCES_TOGETHER]
+        sizes = index.lengths[first : first + _SEQUENCES_TOGETHER].astype(np.int64) * index.dtype.itemsize
+        ends = end + np.cumsum(sizes)
+        wrong = (sizes < 0) | (pointers != ends - sizes)
+        if wrong.any():
+            at = int(wrong.argmax())
+            found = f"begins at byte {pointers[at]:,}, where byte {ends[at] - sizes[at]:,} follows the one before it"
+            if sizes[at] < 0:
+                found = f"has {sizes[at] // index.dtype.itemsize:,} tokens"
+            raise SourceError(f"{name}: sequence {first + at:,} {found}; {_REMEDY}")
+        end = int(ends[-1])
+
+
+def _groups_sequences(index: _Index, name: str) -> bool:
+    """Whether documents are other than the sequences. Raises a SourceError if they are not runs of all sequences."""
+    starts, count = index.documents, len(index.lengths)
+    if (at := first_descent(starts)) is not None:
+        raise SourceError(
+            f"{name}: document {at:,} begins with sequence {starts[at]:,}, before that of the last one; {_REMEDY}"
+        )
+    if (starts[0], starts[-1]) != (0, count):
+        found = f"its documents are the sequences {starts[0]:,} to {starts[-1] - 1:,}, and there are {count:,}"
+        raise SourceError(f"{name}: {found}; {_REMEDY}")
+    parts = ((at, starts[at : at + _SEQUENCES_TOGETHER]) for at in range(0, len(starts), _SEQUENCES_TOGETHER))
+    return len(starts) != count + 1 or any((part != np.arange(at, at + len(part))).any() for at, part in parts)
+
+
+def _bounds(index: _Index, size: int, *, by_document: bool) -> Bounds:
+    """Return the bounds of documents, which are held in memory, or of sequences, which stay in the file."""
+    shift = index.dtype.itemsize.bit_length() - 1
+    if not by_document:
+        return Bounds(len(index.lengths), index.pointers[1:], shift, size >> shift)
+    starts = index.documents[1:-1]
+    inner = np.full(len(starts), size)  # documents after the last sequence are empty
+    some = starts < len(index.lengths)
+    inner[some] = index.pointers[starts[some]]
+    return Bounds(len(index.documents) - 1, inner, shift, size >> shift)

@@ -4,8 +4,8 @@
 - `write_shards`: makes and writes the shards of a plan
 - `source_warnings`: warns of what would silently ruin a training run; `rejected_list`: records that were left out
 - `stats`: the figures of any source, for the command and `packer.stats`, and the file of a report
-- `collect_figures`: measures a source without its tokens, plans its rows, and collects or compares their figures;
-  `shown_rows`: the rows of a report
+- `collect_figures`: measures a source without its tokens, plans its rows, collects or compares their figures, and
+  chooses the rows of a report
 - `row_contents`: the segments of a row, for the command `show` and `packer.show`
 - `verifying`: checks a packed dataset; `against_source`: its differences from a part of the source, and its totals
 """

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from packer.checkpoints import Checkpoint, run_stage
 from packer.engine import Engine
-from packer.plan.partition_plan import PartitionPlan
-from packer.plan.partition_tasks import Stage
+from packer.plan.partition_tasks import PartitionPlan, Stage
 from packer.plan.rows import Plan
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import Values, as_columns, copy_values, empty_values

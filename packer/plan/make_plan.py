@@ -15,10 +15,10 @@ from packer.algorithms.jit import prepare_for
 from packer.checkpoints import Checkpoints
 from packer.engine import Engine
 from packer.options import RowOptions
+from packer.plan.cutting import Planning, SegmentReader
 from packer.plan.order_plan import plan_in_order
 from packer.plan.plan_partitions import plan_partitions, survey
 from packer.plan.rows import Plan
-from packer.plan.segment_reader import Planning, SegmentReader
 from packer.plan.whole_plan import DocumentValues, plan_saved, plan_whole
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat

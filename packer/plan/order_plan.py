@@ -19,9 +19,8 @@ from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.checkpoints import Checkpoint, make_checkpoint
 from packer.manifest_fields import PlanTotals
 from packer.options import RowOptions
-from packer.plan.cutting import require_segments
+from packer.plan.cutting import Planning, SegmentReader, each_chunk, require_segments
 from packer.plan.rows import LocatedRows
-from packer.plan.segment_reader import Planning, SegmentReader, each_chunk
 from packer.plan.segments import Segments
 
 STRETCH = 1 << 20

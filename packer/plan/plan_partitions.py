@@ -23,13 +23,19 @@ from packer.algorithms.patterns import Patterns
 from packer.checkpoints import Checkpoint, make_checkpoint, run_stage
 from packer.manifest_fields import Account, PlanTotals
 from packer.options import RowOptions
-from packer.plan.cutting import require_segments
-from packer.plan.partition_plan import PartitionPlan
-from packer.plan.partition_tasks import Method, PartitionJob, Stage, pack_leftovers, pack_partition, take_share
+from packer.plan.cutting import Planning, each_chunk, require_segments
+from packer.plan.partition_tasks import (
+    Method,
+    PartitionJob,
+    PartitionPlan,
+    Stage,
+    pack_leftovers,
+    pack_partition,
+    take_share,
+)
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, make_partitions
 from packer.plan.pattern_shares import PatternShares, saved_shares
 from packer.plan.rows import extents_of_pieces, solve_histogram
-from packer.plan.segment_reader import Planning, each_chunk
 from packer.plan.segments import Segments
 from packer.progress import silent
 

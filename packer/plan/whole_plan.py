@@ -20,8 +20,8 @@ from packer.checkpoints import Checkpoint, make_checkpoint
 from packer.errors import SourceError
 from packer.manifest_fields import GroupTotals, PlanTotals
 from packer.options import RowOptions
+from packer.plan.cutting import Planning
 from packer.plan.rows import LocatedRows, collected_rows, even_cuts, solve_histogram, sorted_by_extent
-from packer.plan.segment_reader import Planning
 from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.shards.sharing import NO_GROUP, Chunks, group_codes, group_values

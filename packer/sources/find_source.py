@@ -31,8 +31,7 @@ from packer.inputs.hugging_face import (
     no_splits,
     table_reader,
 )
-from packer.inputs.indexed_files import BIN
-from packer.inputs.token_files import OLMO_MASKS, OLMO_TOKENS
+from packer.inputs.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
