@@ -19,9 +19,6 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.loader.cache_space import CacheSpace
-from packer.loader.shard_cache import ShardCache
-from packer.loader.shard_providers import DownloadedShards
 from packer.shards.manifest import ShardTable, key_of
 from packer.stores import RemotePath
 from packer.stores.local_files import try_lock
@@ -271,22 +268,6 @@ def test_shards_of_past_windows_are_no_longer_kept(remote, tmp_path):
             assert lock is not None, "a lock of a reader"
             lock.release()
     assert len(set(order)) == len(dataset.manifest.shards)
-
-
-def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_now(remote, tmp_path):
-    dataset = packer.load(str(remote))
-    first, second, *_ = dataset.manifest.shards
-    space = CacheSpace(folder=tmp_path / "cache", limit=max(shard.bytes for shard in dataset.manifest.shards))
-    cache = ShardCache(dataset.manifest, "0" * 32, DownloadedShards(remote), space)
-    soon = cache.announce(0)
-    assert cache.fetch(0)
-    assert not cache.fetch(1)
-    assert cached(tmp_path / "cache") == [first.file]
-    cache.open(1, lambda: False).close()
-    assert cached(tmp_path / "cache") == [second.file]
-    soon.release()
-    assert cache.fetch(0)
-    assert cached(tmp_path / "cache") == [first.file]
 
 
 def test_a_cache_smaller_than_the_shards_of_a_window_is_refused(small, remote):

@@ -5,7 +5,6 @@ Files of a cache folder, in which each dataset has a folder KEY, a hash:
     .packer-cache                          the folder is a cache, made by `CacheSpace`; others are refused
     mutex                                  locked while room is made, and while a shard gets its name
     KEY/data-00000-of-00012.arrow          a shard; its readers hold a shared lock
-    KEY/data-00000-of-00012.arrow.soon     processes that will read it soon hold a shared lock
     KEY/data-00000-of-00012.arrow.lock     the process that fetches it holds a lock
     KEY/data-00000-of-00012.arrow.SIZE.RANDOM.part     a shard that is being fetched; counts as SIZE bytes
 
@@ -107,20 +106,18 @@ class CacheSpace:
         with lock:
             yield
 
-    def reserve(self, path: Path, size: int, *, displace: bool) -> Path | None:
+    def reserve(self, path: Path, size: int) -> Path | None:
         """Make room for a shard, and return a new file to write it to. Returns None if there is no room.
 
-        The least recently used shards are evicted if necessary: never those that a process reads, and those that one
-        will read soon only with `displace`.
+        The least recently used shards are evicted if necessary, but none that a process reads.
         """
         with self.mutex():
             cached = self._cached()
             used = sum(each.size for each in cached)
             excess = used + size - self._allowed(used)
-            for of_others in (False, True) if displace else (False,):
-                for each in sorted(cached, key=lambda each: each.used_ns):
-                    if excess > 0 and _evicted(each.path, displace=of_others):
-                        excess -= each.size
+            for each in sorted(cached, key=lambda each: each.used_ns):
+                if excess > 0 and _evicted(each.path):
+                    excess -= each.size
             if excess > 0:
                 return None
             part = path.with_name(f"{path.name}.{size}.{secrets.token_hex(8)}.part")
@@ -153,7 +150,7 @@ class CacheSpace:
                     continue
                 name, part_size = shard.groups()
                 # If the lock is free, no process fetches the shard: a killed one left the part.
-                if part_size is not None and (lock := try_sidecar(Path(folder, name), "lock")) is not None:
+                if part_size is not None and (lock := try_to_fetch(Path(folder, name))) is not None:
                     lock.release()
                     Path(file).unlink(missing_ok=True)
                 else:
@@ -174,20 +171,20 @@ def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock 
         ) from error
 
 
-def sidecar_path(path: Path, ending: str) -> Path:
-    """Return the path of a file that belongs to a shard."""
-    return path.with_name(f"{path.name}.{ending}")
+def lock_path(path: Path) -> Path:
+    """Return the path of the file that is locked while a shard is fetched."""
+    return path.with_name(f"{path.name}.lock")
 
 
-def try_sidecar(path: Path, ending: str, *, shared: bool = False) -> local_files.FileLock | None:
-    """Lock a file that belongs to a shard; make its folder if a user removed the cache."""
+def try_to_fetch(path: Path) -> local_files.FileLock | None:
+    """Lock a shard for this process to fetch it; make its folder if a user removed the cache."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent.parent / _MARK).touch()
-    return try_lock(sidecar_path(path, ending), shared=shared, create=True)
+    return try_lock(lock_path(path), shared=False, create=True)
 
 
-def _evicted(path: Path, *, displace: bool) -> bool:
+def _evicted(path: Path) -> bool:
     """Remove a shard from the cache if no process reads it; return whether it was removed."""
     try:
         reading = try_lock(path, shared=False, create=False)
@@ -196,15 +193,9 @@ def _evicted(path: Path, *, displace: bool) -> bool:
     if reading is None or path.suffix == ".part":
         return False
     with reading:
-        soon = try_sidecar(path, "soon")
-        if soon is None and not displace:
-            return False
         path.unlink()
-        if soon is not None:
-            with soon:
-                sidecar_path(path, "soon").unlink()
-        lock = try_sidecar(path, "lock")
+        lock = try_to_fetch(path)
         if lock is not None:
             with lock:
-                sidecar_path(path, "lock").unlink()
+                lock_path(path).unlink()
     return True

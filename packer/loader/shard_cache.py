@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import PackerError
-from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock, try_sidecar
+from packer.loader.cache_space import CacheSpace, lock_path, try_lock, try_to_fetch
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_providers import ShardProvider
 from packer.manifest_fields import ShardEntry
@@ -91,7 +91,7 @@ class ShardCache:
             raise PackerError(str(error).replace(str(shard.path.parent), str(self._provider.folder))) from error
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards that are read now, then upcoming ones, in the background; keep them until the next call.
+        """Fetch shards that are read now, then upcoming ones, in the background.
 
         Raises PackerError if the shards that are read now do not fit into the cache together.
         """
@@ -114,24 +114,16 @@ class ShardCache:
         with self._local_errors():
             held = self._locked(shard)
             if held is None:
-                fetching = try_sidecar(shard.path, "lock")
+                fetching = try_to_fetch(shard.path)
                 if fetching is None:
                     return True  # another process fetches it
                 with fetching:
-                    part = self._space.reserve(shard.path, shard.size, displace=False)
+                    part = self._space.reserve(shard.path, shard.size)
                     if part is None:
                         return False
                     held = self._fetched(shard, part)
         held[0].release()
         return True
-
-    def announce(self, number: int) -> FileLock | None:
-        """Return a lock that keeps a shard in the cache unless another one is needed at once.
-
-        Returns None while the shard is being evicted.
-        """
-        with self._local_errors():
-            return try_sidecar(self._shard(number).path, "soon", shared=True)
 
     def _shard(self, number: int) -> CachedShard:
         entry = self._manifest.shards[number]
@@ -141,7 +133,7 @@ class ShardCache:
     def _reserved(self, shard: CachedShard, give_up_one: Callable[[], bool]) -> Path:
         """Return a new file to write a shard to; evict others and wait until there is room."""
         deadline = time.monotonic() + ROOM_PATIENCE
-        while (part := self._space.reserve(shard.path, shard.size, displace=True)) is None:
+        while (part := self._space.reserve(shard.path, shard.size)) is None:
             if give_up_one():
                 continue
             if time.monotonic() > deadline:
@@ -173,14 +165,14 @@ class ShardCache:
         """Exclude other processes from fetching a shard; wait for one that is fetching it and makes progress."""
         seen, deadline = _progress_of(shard.path), time.monotonic() + FETCH_PATIENCE
         looked = time.monotonic()
-        while (lock := try_sidecar(shard.path, "lock")) is None:
+        while (lock := try_to_fetch(shard.path)) is None:
             time.sleep(_PAUSE)
             if time.monotonic() > looked + FETCH_PATIENCE / 20:
                 looked, progress = time.monotonic(), _progress_of(shard.path)
                 if progress != seen:
                     seen, deadline = progress, looked + FETCH_PATIENCE
                 elif looked > deadline:
-                    lock_file = sidecar_path(shard.path, "lock")
+                    lock_file = lock_path(shard.path)
                     raise PackerError(
                         f"{shard.source}: another process of this node has been fetching it for {FETCH_PATIENCE:.0f} s "
                         f"without progress: end that process (`fuser {lock_file}` names it), and start again"
@@ -262,15 +254,14 @@ class ReadAhead:
         self._cache = cache
         self._changing = threading.Lock()
         self._missing: list[int] = []  # wanted, and perhaps not in the cache yet
-        self._locks: dict[int, FileLock | None] = {}  # of all shards that are wanted; released when they are dropped
+        self._wanted: set[int] = set()
         self._is_running = False
 
     def want(self, shards: Sequence[int]) -> None:
         """Replace the shards that are wanted, the most urgent first."""
         with self._changing:
-            self._missing = [shard for shard in shards if shard in self._missing or shard not in self._locks]
-            self._locks = {shard: self._locks[shard] for shard in shards if shard in self._locks}
-            self._locks |= {shard: self._cache.announce(shard) for shard in shards if shard not in self._locks}
+            self._missing = [shard for shard in shards if shard in self._missing or shard not in self._wanted]
+            self._wanted = {*shards}
             if self._missing and not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="packer read ahead", daemon=True).start()
