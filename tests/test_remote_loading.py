@@ -441,25 +441,6 @@ def test_a_store_that_stalls_is_an_error_after_some_tries(remote, store_server, 
         buckets._opened.cache_clear()
 
 
-def test_another_process_that_stalls_while_it_fetches_is_an_error(remote, store_server, monkeypatch, tmp_path):
-    dataset = packer.load(str(remote))
-    store_server.faults(seconds=60, methods=["GET"], contains="data-")
-    reader = run(READ, str(remote))
-    wait_for(lambda: list((tmp_path / "cache").glob("*/*.part")))
-    reader.send_signal(signal.SIGSTOP)
-    shrink(monkeypatch, fetch_patience=0.5)
-    try:
-        with pytest.raises(
-            PackerError, match=r"another process of this node has been fetching it for 0 s without prog"
-        ):
-            dataset[0]
-    finally:
-        reader.kill()
-        reader.communicate()
-        store_server.faults()
-    assert len(dataset[0]["input_ids"]) == MAX_LEN
-
-
 def test_a_full_disk_is_named_with_the_remedy(remote, monkeypatch):
     def full(self, to):
         raise OSError(28, os.strerror(28))

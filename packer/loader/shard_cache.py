@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import PackerError
-from packer.loader.cache_space import CacheSpace, lock_path, try_lock, try_to_fetch
+from packer.loader.cache_space import CacheSpace, try_lock, try_to_fetch
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_providers import ShardProvider
 from packer.manifest_fields import ShardEntry
@@ -26,9 +26,6 @@ from packer.system_errors import shortage
 
 ROOM_PATIENCE = 10.0
 """Seconds to wait until other processes release shards that fill the cache."""
-
-FETCH_PATIENCE = 300.0
-"""Seconds to wait for another process that fetches a shard without progress."""
 
 _PAUSE = 0.02  # seconds between two looks at what another process does
 
@@ -162,21 +159,9 @@ class ShardCache:
 
     @contextlib.contextmanager
     def _fetching(self, shard: CachedShard) -> Iterator[None]:
-        """Exclude other processes from fetching a shard; wait for one that is fetching it and makes progress."""
-        seen, deadline = _progress_of(shard.path), time.monotonic() + FETCH_PATIENCE
-        looked = time.monotonic()
+        """Exclude other processes from fetching a shard; wait for one that is fetching it until it has, or ends."""
         while (lock := try_to_fetch(shard.path)) is None:
             time.sleep(_PAUSE)
-            if time.monotonic() > looked + FETCH_PATIENCE / 20:
-                looked, progress = time.monotonic(), _progress_of(shard.path)
-                if progress != seen:
-                    seen, deadline = progress, looked + FETCH_PATIENCE
-                elif looked > deadline:
-                    lock_file = lock_path(shard.path)
-                    raise PackerError(
-                        f"{shard.source}: another process of this node has been fetching it for {FETCH_PATIENCE:.0f} s "
-                        f"without progress: end that process (`fuser {lock_file}` names it), and start again"
-                    )
         with lock:
             yield
 
@@ -228,16 +213,6 @@ class ShardCache:
 
 def _write_shard(provider: ShardProvider, request: tuple[ShardEntry, Path]) -> None:
     provider.write(*request)
-
-
-def _progress_of(path: Path) -> list[tuple[int, int]]:
-    """Return disk blocks and time of the last write of a shard that is being fetched."""
-    found = []
-    for part in path.parent.glob(f"{path.name}.*.part"):
-        with contextlib.suppress(FileNotFoundError):
-            state = part.stat()
-            found.append((state.st_blocks, state.st_mtime_ns))
-    return found
 
 
 _RETRY_PAUSE = 0.5  # seconds until a shard that did not fit into the cache is tried again

@@ -28,7 +28,7 @@ from packer.loader.open_shards import OpenShard
 from packer.manifest_fields import ShardEntry
 from packer.shards.manifest import Manifest, ShardTable, key_of
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import CHUNK, held, map_whole
+from packer.stores.mirror import held, map_whole
 
 if TYPE_CHECKING:
     from packer.loader.index_tokens import IndexTokens
@@ -37,7 +37,6 @@ _RESTORE = "restore it, or pack again to another folder"
 _DIGEST_BYTES = 16
 _END_BYTES = 8 + _DIGEST_BYTES
 _HEADER = 1 << 8  # bytes at most of a column in the header of the stream or of a record batch, padding included
-_TOGETHER = 64 << 20  # bytes that are read of the source before the file shows progress to those who wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ class ShardsWithTokens:
         batches = [index.batch(number) for number in range(index.batches)]
         segments = [index.view(number).segments for number in range(index.batches)]
         with ExitStack() as stack:
-            self._hold({name: np.concatenate([each[name] for each in segments]) for name in segments[0]}, to, stack)
+            self._hold({name: np.concatenate([each[name] for each in segments]) for name in segments[0]}, stack)
             file, schema = stack.enter_context(closing(HashingFile(to))), self.tokens.row_format.schema
             with pa.ipc.new_stream(file, schema) as stream:
                 for batch, stored in zip(batches, segments, strict=True):
@@ -144,18 +143,10 @@ class ShardsWithTokens:
             DownloadedShards(self.folder).write(entry, Path(folder, entry.file))
             return OpenShard(Path(folder), entry, self.manifest)
 
-    def _hold(self, stored: Mapping[str, NDArray[Any]], to: Path, stack: ExitStack) -> None:
+    def _hold(self, stored: Mapping[str, NDArray[Any]], stack: ExitStack) -> None:
         """Fetch the parts of the source that are read, in few requests, and keep them in memory until `stack` ends."""
-        name = self.tokens.documents.source.name
-        with reading(name):
-            addresses, sizes = self.tokens.ranges(stored)
-        order = np.argsort(addresses, kind="stable")
-        addresses, sizes = addresses[order], sizes[order]
-        parts = np.cumsum(sizes + CHUNK) // _TOGETHER
-        for part in np.split(np.arange(len(parts)), np.flatnonzero(np.diff(parts)) + 1):
-            with reading(name):
-                stack.enter_context(held(addresses[part], sizes[part]))
-            os.utime(to)  # a sign of progress
+        with reading(self.tokens.documents.source.name):
+            stack.enter_context(held(*self.tokens.ranges(stored)))
 
     def _with_tokens(self, batch: pa.RecordBatch, stored: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
         """Return a record batch of the copied dataset, given that of the index and its columns."""

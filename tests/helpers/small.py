@@ -60,7 +60,6 @@ PLACES = {
     "open_shards": "packer.loader.load.MOST_OPEN",
     "check_pause": "packer.loader.open_shards._CHECK_PAUSE",
     "room_patience": "packer.loader.shard_cache.ROOM_PATIENCE",
-    "fetch_patience": "packer.loader.shard_cache.FETCH_PATIENCE",
 }
 
 
