@@ -117,10 +117,9 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
         ("pack rows.arrow", "Missing option '--max-len'"),
         ("pack rows.arrow --max-len 0", "--max-len: 0 is not a whole number from 1 to 16777216"),
         ("pack rows.arrow --max-len many", "--max-len: 'many' is not a whole number from 1"),
-        ("pack rows.arrow --max-len 2147483648", "--max-len: 2147483648 is not a whole number"),
         ("pack rows.arrow --max-len 4kb", "--max-len: '4kb' is not a whole number"),
         ("pack rows.arrow --max-len 1.0001k", "--max-len: '1.0001k' is not a whole number"),
-        ("pack rows.arrow --max_len 3", "--max-len"),  # the option that is meant, in the words of click
+        ("pack rows.arrow --max_len 3", "Did you mean '--max-len'?"),
         ("show rows first", "[ROW]: 'first'"),
         ("show rows 0 --document 1", "Give a ROW or a --document, not both"),
         ("verify", "Missing argument 'PACKED'"),
@@ -410,12 +409,6 @@ def test_verify_against_another_source_fails_and_names_a_document(source, packed
     assert len(content["faults"]) == len(lines)
 
 
-def test_verify_with_a_source_that_is_not_there(packed):
-    result = run("verify", packed, "--source", "nowhere.arrow")
-    assert result.exit_code == 1
-    assert "nowhere.arrow: no such file or folder" in result.stderr
-
-
 def test_show_lists_the_segments_of_a_row(packed):
     dataset = packer.load(packed)
     row = next(number for number, found in enumerate(dataset) if found["doc_ids"][-1] < 0)
@@ -514,15 +507,8 @@ def test_show_decodes_with_a_tokenizer(packed):
 # Errors
 
 
-@pytest.mark.nightly(after=2)
-@pytest.mark.parametrize(
-    "arguments",
-    [("pack", "nowhere.arrow", "--max-len", 64), ("stats", "nowhere.arrow"), ("verify", "n"), ("show", "n", 0)],
-)
-def test_debug_shows_the_traceback(source, arguments):
-    result = run(*arguments)
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 1
+def test_debug_shows_the_traceback(source):
+    arguments = ("pack", "nowhere.arrow", "--max-len", 64)
     with pytest.raises(packer.PackerError):
         CliRunner().invoke(cli, [*map(str, arguments), "--debug"], catch_exceptions=False)
     done = run_process("-m", "packer", *arguments, "--debug")

@@ -344,8 +344,9 @@ NOTHING = [
         Case({}, f"{command} nowhere.jsonl", "nowhere.jsonl: no such file or folder")
         for command in ("pack --max-len 4", "stats")
     ),
+    Case({}, "pack there/rows.jsonl --max-len 4", "there/rows.jsonl: no such file or folder; check the path"),
     Case({}, "verify nowhere", "nowhere: no such file or folder"),
-    Case({}, "show nowhere 0", "nowhere: no such file or folder"),
+    Case({}, "show nowhere 0", "nowhere: no such file or folder; check the path"),
     Case({"a.txt": ""}, "verify .", "manifest.json...packer pack"),
     Case({"a.txt": ""}, "show . 0", "manifest.json...packer pack"),
     Case({}, "pack none*.jsonl --max-len 4", "packer does not expand wildcards: leave that to the shell"),
@@ -579,7 +580,7 @@ def test_bytes_that_contradict_each_other_are_refused(tmp_path, monkeypatch):
     refuses("b.arrow", "bytes follow the end of the Arrow stream")
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly  # test_first_hour.py has one in this process
 @pytest.mark.parametrize(
     ("offline", "message"),
     [

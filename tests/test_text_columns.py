@@ -58,8 +58,8 @@ def _plain(value):
 # ---- columns that are kept ----
 
 
-@pytest.mark.nightly(after=2)
-@pytest.mark.parametrize("records", [texts, chats, pairs])
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize("records", [chats, texts, pairs])
 def test_every_segment_has_the_values_of_its_record_from_every_format(tmp_path, tokenizer, small, records):
     made = with_columns(records())
     keep = ["source", "weight", "tags"]
@@ -212,9 +212,16 @@ def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, sma
     assert boundaries > 5 or name == "rewriting"
 
 
-@pytest.mark.nightly(after=3)
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-@pytest.mark.parametrize("options", [{}, {"algorithm": "sequential"}, {"train_on": "all"}], ids=str)
+@pytest.mark.nightly(after=2)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("parquet", {}),
+        ("jsonl", {"algorithm": "sequential", "train_on": "all"}),
+        *((kind, {"train_on": "all"}) for kind in ("parquet", "jsonl")),
+    ],
+    ids=str,
+)
 def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, options):
     source = write_formats(tmp_path, with_columns(chats()))[kind]
     out = tmp_path / "out"
