@@ -387,24 +387,17 @@ def test_verify_says_what_it_has_checked(source, packed):
     assert content == {"packed": str(packed), "source": str(source), "faults": []}
 
 
-@pytest.mark.parametrize("change", ["token", "order", "fewer", "more"])
-def test_verify_against_another_source_fails_and_names_a_document(source, packed, change):
+def test_verify_against_another_source_fails_and_names_documents(source, packed):
     documents = made_documents(300)
-    if change == "token":
-        documents[123] = [*documents[123][:-1], 7]
-    elif change == "order":
-        documents[10], documents[11] = documents[11], documents[10]
-    else:
-        documents = documents[:-1] if change == "fewer" else [*documents, [1, 2]]
+    documents[123] = [*documents[123][:-1], 7]
+    documents[10], documents[11] = documents[11], documents[10]
     save_arrow(Path("other.arrow"), documents)
     result = run("verify", packed, "--source", "other.arrow")
     assert result.exit_code == 3
     assert result.stdout == ""
     lines = result.stderr.splitlines()
-    assert lines
     assert all(line.startswith(f"packer: {packed}: ") for line in lines)
-    place = {"token": "document 123 (other.arrow row 123)", "order": "document 10 ("}.get(change, "source")
-    assert place in lines[0]
+    assert "document 10 (other.arrow row 10)" in lines[0]
     content = json.loads(run("verify", packed, "--source", "other.arrow", "--json").stdout)
     assert len(content["faults"]) == len(lines)
 

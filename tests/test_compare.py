@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import packer
-from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
+from packer.algorithms import ALGORITHMS, Algorithm
 from packer.algorithms.bounds import lower_bound
 from tests.helpers import commands, naive
 from tests.helpers.pack import made_documents, save_arrow
-
-ORDERED = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
 
 
 def words(arguments) -> tuple:

@@ -80,7 +80,7 @@ def test_a_model_that_makes_nan_is_not_safe():
 
 
 @pytest.mark.nightly(after=1)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float32])
 def test_every_dtype_tells_safe_from_leaking(dtype):
     assert set(answers(probe(tiny_model("qwen3", dtype=dtype))).values()) == {"safe"}
     assert set(answers(probe(tiny_model("qwen3_moe", dtype=dtype))).values()) == {"safe"}
@@ -327,7 +327,6 @@ def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):
     )
     llama4 = load_small_model(str(save_config(tmp_path / "llama4", "llama4_text", num_hidden_layers=4, **NARROW))).model
     assert llama4.config.attention_chunk_size == 8
-    assert answers(probe(llama4))["sdpa"] == "differs"  # it scales queries by their place in the batch
 
 
 LOSS_OF_BATCH = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
@@ -336,6 +335,7 @@ LOSS_OF_BATCH = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
 GEMMA = {**NARROW, "vocab_size": 200, "vocab_size_per_layer_input": 200, "hidden_size_per_layer_input": 8}
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("depth", [3, 4, 5, 6])  # as long as "ns", "silu", "gelu", "model"
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_words_as_long_as_the_model_is_deep_are_left_whole(tmp_path, family, depth):
@@ -441,7 +441,7 @@ def check(*arguments):
 
 
 def test_check_prints_a_verdict_for_each_implementation(tmp_path):
-    result = check(save_config(tmp_path, "gpt2"))
+    result = check(save_config(tmp_path, "gpt2", n_embd=64, n_head=4))
     assert result.exit_code == 0, result.output
     head, columns, *rows, legend, trees = result.stdout.splitlines()
     assert head == "GPT2LMHeadModel: 2 of 12 layers, random weights, float32 on cpu"
@@ -482,7 +482,8 @@ def test_check_says_a_line_for_each_bad_verdict_and_exits_with_3_when_none_is_sa
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(("name", "code"), [("sdpa", 3), (IMPLEMENTATION, 0), ("eager", 3), ("flash_attention_2", 3)])
 def test_check_exits_with_3_unless_the_implementation_asked_for_is_safe(tmp_path, name, code):
-    result = check(save_config(tmp_path, "bert"), "--attn", name)
+    narrow = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 64}
+    result = check(save_config(tmp_path, "bert", **narrow), "--attn", name)
     assert result.exit_code == code
     assert any(line.startswith(name) for line in result.stdout.splitlines())
 
@@ -496,7 +497,7 @@ def test_check_takes_the_position_of_the_first_token(tmp_path):
 
 
 def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
-    result = check(save_config(tmp_path, "gpt2") / "config.json", "--json")
+    result = check(save_config(tmp_path, "gpt2", n_embd=64, n_head=4) / "config.json", "--json")
     content = json.loads(result.stdout)
     verdicts = content.pop("verdicts")
     assert content == {

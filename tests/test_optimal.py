@@ -194,6 +194,7 @@ def split(shared_data, name, max_len):
 
 
 @jit_only
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize(
     ("max_segments", "packs"), [(3, 8_143_840), (4, 8_135_730), (8, 8_135_730), (12, 8_135_730), (None, 8_135_730)]
 )

@@ -99,8 +99,15 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
         assert planned == packed
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("options", [{}, {"group_by": "source"}, {"algorithm": "sequential"}], ids=str)
+PAIRS = [{}, {"group_by": "source"}, {"algorithm": "sequential"}]
+
+
+@pytest.mark.nightly(after=len(ALL_KINDS))  # each with one of the options
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(kind, PAIRS[(number + first) % 3]) for first in range(3) for number, kind in enumerate(ALL_KINDS)],
+    ids=str,
+)
 def test_stats_predict_the_rows_of_pairs(tmp_path, kind, options):
     source = preferences(tmp_path, kind)
     options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": "drop", **options})

@@ -344,7 +344,7 @@ NOTHING = [
         Case({}, f"{command} nowhere.jsonl", "nowhere.jsonl: no such file or folder")
         for command in ("pack --max-len 4", "stats")
     ),
-    Case({}, "pack there/rows.jsonl --max-len 4", "there/rows.jsonl: no such file or folder; check the path"),
+    Case({}, "pack there/rows.jsonl --max-len 4", "there/rows.jsonl: no such file or folder...check the path"),
     Case({}, "verify nowhere", "nowhere: no such file or folder"),
     Case({}, "show nowhere 0", "nowhere: no such file or folder; check the path"),
     Case({"a.txt": ""}, "verify .", "manifest.json...packer pack"),

@@ -32,6 +32,11 @@ def tokenizer(request, shared_data):
     return auto_tokenizer(str(shared_data / "tokenizers" / request.param))
 
 
+@pytest.fixture(scope="module")
+def qwen3(shared_data):
+    return auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+
+
 def encode(tokenizer, records, **options):
     options = text_options(tokenizer=tokenizer.name_or_path, **options)
     encoded = Encoder(options, recognize(records[0], "x")).encode(records)
@@ -65,8 +70,8 @@ def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, token
         assert row == [-100] * prompt + ids[prompt:]
 
 
-@pytest.mark.nightly(after=2)
-@pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize("corpus", ["sgd_multiturn", "gsm8k"])
 @pytest.mark.parametrize("template", [EXACT["chatml"], EXACT["no special tokens"], MARKED["marked"]])
 def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, template):
     records = read(shared_data, corpus)[::10]
@@ -79,9 +84,8 @@ def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, templat
         assert (ids, trained_at(row)) == naive_chats.tokens_of_characters(tokenizer, text, wanted)
 
 
-def test_qwen3_takes_single_turns_as_its_own_template_writes_them_and_several_by_a_built_in_one(shared_data):
-    qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
-    records = read(shared_data, "gsm8k")[::4]
+def test_qwen3_takes_single_turns_as_its_own_template_writes_them_and_several_by_a_built_in_one(shared_data, qwen3):
+    records = read(shared_data, "gsm8k")[::16]
     encoded, found, labels = encode(qwen3, records)
     assert encoded.counts["untrained"] == encoded.counts["straddling"] == 0
     assert found == qwen3.apply_chat_template([r["messages"] for r in records], return_dict=True)["input_ids"]
@@ -92,13 +96,12 @@ def test_qwen3_takes_single_turns_as_its_own_template_writes_them_and_several_by
     assert (found, labels) == encode(qwen3, several, chat_template="qwen3")[1:]
 
 
-def test_gsm8k_in_chatml_is_the_tokenized_set(shared_data):
+def test_gsm8k_in_chatml_is_the_tokenized_set(shared_data, qwen3):
     """The set was made by someone else: labels on the assistant's text and its end of turn."""
     datasets = pytest.importorskip("datasets")
     made = datasets.load_from_disk(str(shared_data / "tokenized" / "gsm8k"))
     with (shared_data / "corpora" / "gsm8k.jsonl").open() as file:
         records = [json.loads(line) for line in file][:COMPARED]
-    qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
     _, found, labels = encode(qwen3, records, chat_template=EXACT["chatml"])
     assert found == made[:COMPARED]["input_ids"]
     assert labels == made[:COMPARED]["labels"]
@@ -132,11 +135,6 @@ def trl_prepares(tokenizer, records, tmp_path, **options):
     return trainer.train_dataset["input_ids"][:], trainer.train_dataset["labels"][:]
 
 
-@pytest.fixture(scope="module")
-def qwen3(shared_data):
-    return auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
 def test_trl_trains_on_the_same_tokens_of_chats(shared_data, qwen3, corpus, tmp_path):
@@ -153,7 +151,7 @@ def test_trl_trains_on_the_same_tokens_of_chats(shared_data, qwen3, corpus, tmp_
 
 
 def test_trl_trains_on_the_same_tokens_of_prompts_and_completions(shared_data, qwen3, tmp_path):
-    records = read(shared_data, "t0_train_50k")[::4]
+    records = read(shared_data, "t0_train_50k")[::16]
     theirs = trl_prepares(qwen3, records, tmp_path)
     assert tuple(map(list, theirs)) == encode(qwen3, records)[1:]
 

@@ -256,8 +256,10 @@ def test_a_segment_that_the_source_lacks_is_named_by_its_document(tmp_path):
     assert faults == [f"document 6 (source.arrow row 6) {MISSING}"]
 
 
-@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl", "saved"])
-@pytest.mark.parametrize("lengths", [LENGTHS[1:], LENGTHS[:-2], [9] * 11])
+@pytest.mark.parametrize(
+    ("kind", "lengths"),
+    [("arrow", LENGTHS[1:]), ("parquet", LENGTHS[:-2]), ("jsonl", [9] * 11), ("saved", LENGTHS[:-2])],
+)
 def test_another_source_is_known_by_its_number_of_documents(tmp_path, kind, lengths):
     packed = make(tmp_path, LENGTHS)
     path = write_source(tmp_path / "other.arrow", lengths)

@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import packer
 from tests.helpers.attention import batch_of
 from tests.helpers.models import gradients, loss_sum
+from tests.helpers.probe_ranks import probe_steps
 from tests.helpers.torch_jobs import job
 
 
@@ -76,6 +77,7 @@ def with_distributed_tokens(model, mesh, batch):
 
 def main(folder: Path, *, probe: bool) -> None:
     with job(folder) as rank:
+        torch.save(probe_steps(rank), folder / f"probe-{rank}.pt")
         mesh, batches = init_device_mesh("cpu", (2,)), torch.load(folder / "batches.pt")
         model = loaded(folder, distributed_config=DistributedConfig(tp_plan="auto", tp_size=2))
         found = {name: train(model, batch) for name, batch in batches.items()}

@@ -1,14 +1,10 @@
-"""One of two processes that probe their steps, for tests/test_probe_ranks.py."""
-
-import sys
-from pathlib import Path
+"""Steps of two processes and what a probe finds in them, for tests/test_attention_ranks.py."""
 
 import torch
 import torch.distributed as distributed
 from torch.nn.functional import cross_entropy
 
 import packer
-from tests.helpers.torch_jobs import job
 
 MAX_LEN, VOCABULARY, WIDTH = 32, 40, 16
 
@@ -127,20 +123,15 @@ def answer(step, **options):
         return error
 
 
-def main(folder: Path) -> None:
-    with job(folder) as rank:
-        ranks = {"rank": rank, "world_size": 2}
-        found = {
-            "ring": answer(ring_step(within, rank, zigzag=True)),
-            "ring without boundaries": answer(ring_step(causal, rank)),
-            "ring with boundaries in shards": answer(ring_step(within_own, rank)),
-            "data": answer(data_step(), **ranks),
-            "data, mixed": answer(data_step(mixed=True), **ranks),
-            "failing": answer(failing(rank)),
-            "ranks": answer(failing(rank), rank=rank, world_size=3),
-        }
-        torch.save(found, folder / f"{rank}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def probe_steps(rank):
+    """Probe every step, in both processes of a job; return what is found in this one."""
+    ranks = {"rank": rank, "world_size": 2}
+    return {
+        "ring": answer(ring_step(within, rank, zigzag=True)),
+        "ring without boundaries": answer(ring_step(causal, rank)),
+        "ring with boundaries in shards": answer(ring_step(within_own, rank)),
+        "data": answer(data_step(), **ranks),
+        "data, mixed": answer(data_step(mixed=True), **ranks),
+        "failing": answer(failing(rank)),
+        "ranks": answer(failing(rank), rank=rank, world_size=3),
+    }
