@@ -1,6 +1,7 @@
 """OLMo-core trains packed rows by its own script: where it is installed, as in the environment of a test by night."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,6 +132,12 @@ def test_attention_that_cannot_use_boundaries_and_other_lengths_are_refused(exam
         train(HOOK, f"--dataset.packed={example.packed}")
     with pytest.raises(PackerError, match="sequence_length is 16: set it to 32, the tokens per row"):
         train(HOOK, f"--dataset.packed={example.packed}", "--dataset.sequence_length=16")
+
+
+def test_context_parallelism_is_refused(example, train, monkeypatch):
+    monkeypatch.setattr("olmo_core.distributed.parallel._WORLD_MESH", SimpleNamespace(mesh_dim_names=("dp", "cp")))
+    with pytest.raises(PackerError, match=r"with context parallelism \(cp_config\), .*: train without it"):
+        train(HOOK, f"--dataset.packed={example.packed}")
 
 
 def test_rows_come_from_several_datasets(example, tmp_path):

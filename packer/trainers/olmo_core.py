@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from olmo_core.data.numpy_dataset import NumpyFSLDatasetBase, NumpyFSLDatasetConfig
+from olmo_core.distributed.parallel import MeshDimName, get_world_mesh
 
 from packer.errors import PackerError
 from packer.trainers.guard import Packed as Paths
@@ -33,6 +34,19 @@ class PackedRows(NumpyFSLDatasetBase):
                 f"dataset.sequence_length is {sequence_length}: set it to {self._rows.max_len}, the tokens per row"
             )
         super().__init__(str(packed), sequence_length=sequence_length, **tokenizer)
+
+    def prepare(self) -> None:
+        """Check how the job is parallel, which it is when OLMo-core prepares the data of its loader.
+
+        Raises:
+            PackerError: processes divide the tokens of a row.
+        """
+        mesh = get_world_mesh()
+        if mesh is not None and MeshDimName.cp in (mesh.mesh_dim_names or ()):
+            raise PackerError(
+                "with context parallelism (cp_config), OLMo-core 3.0 takes the positions of documents in a divided row "
+                "for those in the whole row: train without it"
+            )
 
     @property
     def fingerprint(self) -> str:
