@@ -138,7 +138,7 @@ def stats(
         train_on: as for `pack`.
         chat_template: as for `pack`.
         long: as for `pack`.
-        algorithm: as for `pack`; "all" compares those that are quick.
+        algorithm: as for `pack`; "all" compares them.
         batch_size: documents per optimizer step in training without packing.
         data_parallel: ranks that train on one row at a time, to see how long they wait for each other.
         accumulation: rows of each of these ranks in an optimizer step, by default 1.

@@ -122,13 +122,10 @@ def test_algorithms_that_refuse_the_options_say_why(source):
     assert set(line.split()[1:]) == {"-"}
 
 
-def test_slow_algorithms_are_left_out_of_long_rows(source):
-    assert "left out" not in succeeded(source, "--max-len", 512)
-    text = succeeded(source, "--max-len", 513)
-    assert "left out, slow for rows this long: nnlshp (run" in text.replace("\n", " ")
-    found = json.loads(succeeded(source, "--max-len", 513, "--json"))
-    assert found["left_out"] == ["nnlshp"]
-    assert not {row["algorithm"] for row in found["outcomes"]} & set(found["left_out"])
+def test_the_published_form_says_which_rows_are_too_long_for_it(source):
+    found = json.loads(succeeded(source, "--max-len", 4096, "--json"))
+    assert found["failures"]["nnlshp"].startswith("nnlshp lists every way to fill 4096 tokens")
+    assert "nnlshp" not in {row["algorithm"] for row in found["outcomes"]}
 
 
 def fails_with(error: BaseException) -> Algorithm:
@@ -222,10 +219,10 @@ def test_wikipedia_with_three_segments_reproduces_published_figures(shared_data)
     content = json.loads(succeeded(histogram, "--max-len", 512, "--max-segments", 3, "--json"))
     assert (content["documents"], content["tokens"]) == (16_279_552, 4_164_796_173)
     rows = {row["algorithm"]: row for row in content["outcomes"]}
-    assert rows["spfhp-published"]["rows"] == 9_094_695
-    assert rows["spfhp-published"]["efficiency"] == pytest.approx(0.89441, abs=5e-6)
+    assert rows["spfhp"]["rows"] == 9_094_695
+    assert rows["spfhp"]["efficiency"] == pytest.approx(0.89441, abs=5e-6)
     assert rows["bfd"]["rows"] == 9_090_154
-    assert rows["nnlshp-published"]["rows"] == pytest.approx(8_155_059, abs=5)
-    assert rows["nnlshp-published"]["speedup"] == pytest.approx(1.99625, abs=5e-6)
+    assert rows["nnlshp"]["rows"] == pytest.approx(8_155_059, abs=5)
+    assert rows["nnlshp"]["speedup"] == pytest.approx(1.99625, abs=5e-6)
     assert rows["optimal"]["rows"] <= 8_143_830
     assert content["lower_bound"] == 8_143_829

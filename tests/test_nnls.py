@@ -121,7 +121,7 @@ def test_the_published_form_refuses_what_it_cannot_list():
         get_algorithm("nnlshp").solve(histogram)
     assert str(error.value) == (
         "nnlshp lists every way to fill 4096 tokens with at most 3 segments: "
-        "1,400,150 or more, above its limit of 1,000,000; choose auto, or fewer segments"
+        "1,400,150 or more, above its limit of 100,000; choose auto, or fewer segments"
     )
 
 

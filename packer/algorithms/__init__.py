@@ -75,13 +75,6 @@ class Algorithm:
     proves: bool = False
     """Whether it may prove a higher lower bound than those of `packer.algorithms.bounds`."""
 
-    quick_up_to: int | None = None
-    """Longest row, in tokens, that it packs within seconds and `packer stats --algorithm all` runs; None for any."""
-
-    def is_slow(self, max_len: int) -> bool:
-        """Return whether packing rows of `max_len` tokens may take minutes."""
-        return self.quick_up_to is not None and max_len > self.quick_up_to
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderAlgorithm:
@@ -145,7 +138,6 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
             name="nnlshp",
             summary="Non-negative least squares (Krell et al.): every way to fill a pack, 3 segments by default.",
             solve=_in_file("nnls", "nnlshp"),
-            quick_up_to=512,
         ),
         Algorithm(
             name="spfhp",

@@ -184,7 +184,7 @@ def _measure(value: float | None) -> str:
             "convert": as_lengths,
         },
         "algorithm": {
-            "help": "Algorithm that decides which documents share a row; all compares those that are quick.",
+            "help": "Algorithm that decides which documents share a row; all compares them.",
             "choices": (*ALGORITHMS, *ALIASES, "all"),
         },
     },

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms import ALGORITHMS, Algorithm
+from packer.algorithms import ALGORITHMS
 from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import compile_seconds, prepare_for
 from packer.arrow import as_numpy
@@ -225,18 +225,16 @@ def compare_lengths(
 def compare_algorithms(
     source: SourceLike, options: RowOptions, documents_per_step: int = 64, progress: Progress = silent
 ) -> Comparison:
-    """Plan the rows of a dataset by all algorithms that are quick at this row length, and compare them.
+    """Plan the rows of a dataset by every algorithm, and compare them.
 
     Progress is in documents while files are read, and "solve NAME" before each algorithm. A PackerError is raised if
     the source cannot be read, or no algorithm could run.
     """
     measured = measure(source, options, progress)
-    slow = [name for name, one in ALGORITHMS.items() if isinstance(one, Algorithm) and one.is_slow(options.max_len)]
-    chosen = [name for name in ALGORITHMS if name not in slow]
     outcomes: list[Figures] = []
     failures: dict[str, str] = {}
-    for done, name in enumerate(chosen):
-        progress(f"solve {name}", done, len(chosen))
+    for done, name in enumerate(ALGORITHMS):
+        progress(f"solve {name}", done, len(ALGORITHMS))
         try:
             by_name = replace(options, algorithm=name)
             begun, compiled = time.perf_counter(), compile_seconds()
@@ -245,7 +243,7 @@ def compare_algorithms(
             outcomes.append(replace(_figures_of(measured, plan, by_name, documents_per_step), seconds=seconds))
         except (PackerError, MemoryError) as error:
             failures[name] = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
-    progress("solve", len(chosen), len(chosen))
+    progress("solve", len(ALGORITHMS), len(ALGORITHMS))
     if not outcomes:
         reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
         raise PackerError(f"no algorithm could run; {reasons}")
@@ -253,7 +251,6 @@ def compare_algorithms(
         by="algorithm",
         outcomes=tuple(sorted(outcomes, key=lambda figures: (figures.rows, figures.seconds))),
         failures=failures,
-        left_out=tuple(slow),
     )
 
 

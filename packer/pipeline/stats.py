@@ -96,7 +96,7 @@ def stats(
 ) -> Figures | Comparison:
     """Collect figures, and write a report of them if `page` has a path.
 
-    `values` are options of a pack by name, without max_len; the algorithm "all" compares those that are quick. `job` is
+    `values` are options of a pack by name, without max_len; the algorithm "all" compares them. `job` is
     a training job whose ranks wait for each other. A histogram in a CSV file is a source of lengths.
     """
     if values.get("tokenizer") is None and is_histogram(source):

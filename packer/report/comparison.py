@@ -33,9 +33,6 @@ class Comparison:
     failures: Mapping[str, str] = field(default_factory=dict)
     """Reason, in one line, of each algorithm that could not run, by name, in the order of the registry."""
 
-    left_out: tuple[str, ...] = ()
-    """Algorithms that were not run because they are slow at this row length, in the order of the registry."""
-
     @property
     def smallest(self) -> Figures | None:
         """The smallest length with less than TOLERATED of the tokens without context or lost; None if there is none."""
@@ -79,7 +76,6 @@ class Comparison:
             "shuffled_share": best.row_figures.shuffled.within_row_share,
             "outcomes": [each.to_dict() | {"gap": self.gap(each), "seconds": each.seconds} for each in self.outcomes],
             "failures": dict(self.failures),
-            "left_out": list(self.left_out),
         }
 
     def __repr__(self) -> str:
@@ -171,10 +167,7 @@ class Comparison:
             f"mixed: {MIXED}; documents in random order have {shuffled:.2f}",
             "split: documents in several segments; seconds: of planning, without compiling",
         ]
-        notes += [error if error.startswith(name) else f"{name}: {error}" for name, error in self.failures.items()]
-        if self.left_out:
-            notes.append(f"left out, slow for rows this long: {', '.join(self.left_out)} (run by --algorithm NAME)")
-        return notes
+        return notes + [e if e.startswith(name) else f"{name}: {e}" for name, e in self.failures.items()]
 
     def recommendation(self) -> str:
         """Return the sentence that names the smallest length that cuts few tokens, or the one that cuts the fewest."""
