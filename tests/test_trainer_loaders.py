@@ -209,6 +209,14 @@ VERL = {
         ({"data": {"pad_mode": "right"}}, "data.pad_mode of verl is right: .*; set it to no_padding"),
         ({"model": {"use_remove_padding": False}}, "model.use_remove_padding of verl is False: .*; set it to True"),
         ({"engine": {"strategy": "megatron"}}, "engine.strategy of verl is megatron: documents in a row would see"),
+        ({"engine": {"ulysses_sequence_parallel_size": 2}}, None),
+        (
+            {
+                "engine": {"ulysses_sequence_parallel_size": 2},
+                "model": {"override_config": {"attn_implementation": "sdpa"}},
+            },
+            "attn_implementation of verl with Ulysses is sdpa: each process would attend to its own part of a row",
+        ),
         (
             {"model": {"override_config": {"attn_implementation": "xformers"}}},
             "attn_implementation of verl is xf",

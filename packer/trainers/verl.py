@@ -26,6 +26,13 @@ _RULES = {
     "engine.strategy": (("fsdp", "fsdp2", "veomni", "torchtitan"), f"{_ONE_SEQUENCE}, because it ignores positions"),
 }
 
+_SIZES = ("ulysses_sequence_parallel_size", "ulysses_parallel_size")
+_ULYSSES_RULES = dict.fromkeys(
+    ("model.override_config.attn_implementation", "engine.attn_implementation"),
+    (("flash_attention_2", "flash_attention_3"), "each process would attend to its own part of a row only"),
+)
+"""Rules of sequence parallelism, for which verl changes FlashAttention, its default, and no other."""
+
 
 class PackedRows(Dataset[dict[str, torch.Tensor]]):
     """Items of verl's `no_padding` mode.
@@ -43,7 +50,11 @@ class PackedRows(Dataset[dict[str, torch.Tensor]]):
         if config is not None:
             from omegaconf import OmegaConf
 
-            check_settings("verl", config._get_root(), _RULES)
+            root = config._get_root()
+            check_settings("verl", root, _RULES)
+            sizes = (OmegaConf.select(root, f"engine.{name}") for name in _SIZES)
+            if any(size is not None and size > 1 for size in sizes):
+                check_settings("verl with Ulysses", root, _ULYSSES_RULES)
             if OmegaConf.is_config(parquet_files):
                 parquet_files = OmegaConf.to_container(parquet_files)
         self._rows = open_rows(parquet_files)
