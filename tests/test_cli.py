@@ -288,12 +288,6 @@ def test_an_added_column_holds_position_ids(source, add_column):
     assert not dataset[0]["position_ids"][starts].any()
 
 
-def test_an_alias_is_recorded_by_the_name_behind_it_and_packs_the_same(source):
-    content = json.loads(succeeded("pack", source, "--max-len", 64, "--algorithm", "lpfhp", "--json"))
-    assert content["options"]["algorithm"] == "bfd"
-    assert "nothing to do" in succeeded("pack", source, "--max-len", 64, "--algorithm", "bfd")
-
-
 def test_the_command_and_the_function_write_the_same_bytes(source):
     succeeded("pack", source, "--max-len", 64, "--seed", 3, "--shard-size", "10KB")
     packer.pack(source, "by-function", max_len=64, seed=3, shard_size="10KB")

@@ -184,7 +184,7 @@ def test_only_max_segments_may_be_none():
 def test_unknown_names_are_refused_with_the_names_there_are():
     with pytest.raises(packer.PackerError, match=r"--long is 'keep': choose one of split, truncate, drop, error"):
         PackOptions(max_len=8, long="keep")
-    with pytest.raises(packer.PackerError, match=r"'bestfit'.*bfd.*lpfhp"):
+    with pytest.raises(packer.PackerError, match=r"'bestfit'.*auto.*bfd"):
         PackOptions(max_len=8, algorithm="bestfit")
 
 

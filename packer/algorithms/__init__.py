@@ -159,14 +159,10 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
 }
 """Every algorithm by its name."""
 
-ALIASES: dict[str, str] = {"lpfhp": "bfd"}
-"""Other names of algorithms in the literature."""
-
 
 def get_algorithm(name: str) -> AnyAlgorithm:
-    """Return the algorithm with a name or alias; if there is none, a PackerError lists all names."""
-    algorithm = ALGORITHMS.get(ALIASES.get(name, name))
+    """Return the algorithm with this name; if there is none, a PackerError lists all names."""
+    algorithm = ALGORITHMS.get(name)
     if algorithm is None:
-        known = ", ".join(sorted([*ALGORITHMS, *ALIASES]))
-        raise PackerError(f"No algorithm is called {name!r}; choose one of: {known}")
+        raise PackerError(f"No algorithm is called {name!r}; choose one of: {', '.join(sorted(ALGORITHMS))}")
     return algorithm

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from packer.algorithms import ALGORITHMS, ALIASES
+from packer.algorithms import ALGORITHMS
 from packer.cli.command import ARGUMENTS, UserPath, command
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.printing import echo, echo_json, echo_styled, styled
@@ -185,7 +185,7 @@ def _measure(value: float | None) -> str:
         },
         "algorithm": {
             "help": "Algorithm that decides which documents share a row; all compares them.",
-            "choices": (*ALGORITHMS, *ALIASES, "all"),
+            "choices": (*ALGORITHMS, "all"),
         },
     },
     short_help="Show the padding of a dataset now, and when packed.",

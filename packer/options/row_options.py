@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packer.algorithms import ALGORITHMS, ALIASES, Algorithm, OrderAlgorithm, get_algorithm
+from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm, get_algorithm
 from packer.errors import OptionError, PackerError
 from packer.json_record import read_fields
 from packer.options import choices
@@ -106,7 +106,7 @@ class RowOptions(CutOptions):
         "auto",
         "Algorithm that decides which documents share a row; `packer stats --algorithm all` compares them.",
         ROWS,
-        choices=(*ALGORITHMS, *ALIASES),
+        choices=(*ALGORITHMS,),
         metavar="NAME",
     )
     max_segments: int | None = option(None, "Maximum number of documents in a row.", ROWS, least=1, most=INT32)
@@ -174,14 +174,13 @@ class RowOptions(CutOptions):
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what these options exclude."""
         yield from CutOptions.conflicts(self)
-        algorithm = get_algorithm(self.algorithm)
         of_tokens = {*self.keep_tokens, self.input_column, self.labels_column}
         if not self.labels:
             yield ["untrained", "align"], ", which needs labels: leave them in"
         if self.keeps_order:
             yield (
                 ["group_by", "balance_ranks"],
-                f", and {algorithm.name} keeps the order of the source: choose another --algorithm",
+                f", and {self.algorithm} keeps the order of the source: choose another --algorithm",
             )
         if self.group_by in of_tokens:
             yield ["group_by"], ", a column of tokens: name one with a value per document"
@@ -192,7 +191,7 @@ class RowOptions(CutOptions):
         if not self.keeps_whole:
             yield ["align"], f", and {self.algorithm} cuts documents wherever a row ends: choose another --algorithm"
             yield ["split_at"], f", which does not go with --algorithm {self.algorithm}: leave one out"
-            yield ["pairs"], f"; pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm"
+            yield ["pairs"], f"; pairs are never cut, and {self.algorithm} cuts documents: choose another --algorithm"
             yield ["share_prefixes"], f", and {self.algorithm} cuts documents: choose another --algorithm"
         if self.has_trees:
             apart = ["split_at", "keep_tokens", "labels", "add_column", "index_only"]
@@ -262,8 +261,6 @@ class PackOptions(RowOptions):
     def to_dict(self) -> dict[str, object]:
         """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
         options = RowOptions.to_dict(self)
-        if "algorithm" in options:
-            options["algorithm"] = get_algorithm(self.algorithm).name
         if self.tokenizer is not None:
             options["tokenizer"] = tokenizer_name(self.tokenizer)
         return options

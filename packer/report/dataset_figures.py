@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import get_algorithm
 from packer.manifest_fields import PlanTotals
 from packer.notebook_table import html_table
 from packer.options import RowOptions
@@ -74,7 +73,7 @@ class Figures:
     @property
     def algorithm(self) -> str:
         """Name of the packing algorithm."""
-        return get_algorithm(self.options.algorithm).name
+        return self.options.algorithm
 
     @property
     def documents(self) -> int:
