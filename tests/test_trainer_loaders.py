@@ -4,7 +4,6 @@ import logging
 import runpy
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +21,10 @@ from packer.trainers import automodel  # noqa: E402  these need torch
 from packer.trainers.next_steps import STEPS  # noqa: E402
 from packer.trainers.verl import PackedRows  # noqa: E402
 from tests.helpers import naive  # noqa: E402
-from tests.helpers.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402
+from tests.helpers.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402
 from tests.helpers.export_trainers import alone_pairs, mean_loss, tiny_titan  # noqa: E402
 from tests.helpers.models import tiny_llama, train_alone  # noqa: E402
+from tests.helpers.torch_jobs import run_two  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -152,34 +152,34 @@ def as_verl_reads(model, items):
     return -(log_probs * mask.roll(-1)).sum() / mask.sum()
 
 
-def with_verl(model, items, monkeypatch):
+def with_verl(model, items):
     """Return the same loss from verl's own code."""
-    engines = pytest.importorskip("verl.workers.engine.fsdp.transformer_impl")
-    from verl.utils import tensordict_utils
-    from verl.utils.dataset.dataset_utils import SFTTensorCollator
-    from verl.workers.utils.losses import sft_loss
+    pytest.importorskip("verl.workers.engine.fsdp.transformer_impl")
+    from tests.helpers.verl_step import loss_of_step
 
-    batch = SFTTensorCollator("no_padding")(items)
-    facts = {"use_remove_padding": True, "temperature": 1.0, "pad_mode": "no_padding", "pad_token_id": 0}
-    data = tensordict_utils.get_tensordict(tensor_dict=batch, non_tensor_dict=facts)
-    tensordict_utils.assign_non_tensor(data, dp_size=1, batch_num_tokens=int(batch["loss_mask"].values().sum()))
-    monkeypatch.setattr(engines, "get_device_id", lambda: "cpu")
-    engine = object.__new__(engines.FSDPEngineWithLMHead)  # without a GPU, it cannot be set up
-    engine.module, engine.pad_to_length, engine.use_ulysses_sp = model, False, False
-    engine._autocast_dtype, engine.get_data_parallel_group = torch.float32, lambda: None
-    return engine.forward_step(data, partial(sft_loss, None), forward_only=False)[0]
+    return loss_of_step(model, items)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("reader", ["as verl reads", "verl"])
-def test_verl_trains_the_documents_of_rows_apart(example, monkeypatch, reader):
+@pytest.mark.parametrize("read", [as_verl_reads, with_verl])
+def test_verl_trains_the_documents_of_rows_apart(example, read):
     model, items = tiny_llama(), verl_items(example)
-    loss = as_verl_reads(model, items) if reader == "as verl reads" else with_verl(model, items, monkeypatch)
+    loss = read(model, items)
     loss.backward()
     norm = torch.stack([weights.grad.norm() for weights in model.parameters() if weights.grad is not None]).norm()
     alone = train_alone(tiny_llama(), example.pieces)
     assert loss.item() == pytest.approx(alone.loss, abs=1e-5)
     assert norm.item() == pytest.approx(alone.gradient_norm, rel=1e-5)
+
+
+def test_verl_s_ulysses_trains_the_documents_of_rows_apart(example, tmp_path):
+    pytest.importorskip("verl.workers.engine.fsdp.transformer_impl")
+    run_two("tests.helpers.verl_step", tmp_path, example.packed)
+    alone = train_alone(tiny_llama(), example.pieces)
+    for rank in range(2):
+        loss, found = torch.load(tmp_path / f"{rank}.pt")
+        assert loss == pytest.approx(alone.loss, abs=1e-5)
+        assert_same_gradients(found, alone.gradients, 1e-5)
 
 
 def test_verl_s_items_are_rows_without_padding_and_labels_must_be_tokens(example, tmp_path):
