@@ -49,6 +49,9 @@ from convergence_results import WAYS, Run, draw, largest_difference, summary
 END, PADDING, VOCABULARY = 256, 257, 258  # after the 256 bytes
 NO_LOSS = -100
 
+BALANCE = "balance="
+"""Begins the names of the ways of `bench_windows.py`: packed rows in steps of `packer.BatchSampler(balance=...)`."""
+
 Document = NDArray[np.int32]
 
 
@@ -136,6 +139,12 @@ def steps_of(corpus: Corpus, way: str, *, seed: int, epoch: int) -> Iterator[dic
         for first in range(0, len(order), corpus.documents):
             documents = [corpus.training[number] for number in order[first : first + corpus.documents]]
             yield pad(documents) if way == "padded" else packer.flatten([{"input_ids": each} for each in documents])
+    elif way.startswith(BALANCE):
+        window = way.removeprefix(BALANCE)
+        balance = None if window == "None" else int(window)
+        sampler = packer.BatchSampler(corpus.packed, global_batch=corpus.rows, seed=seed, balance=balance)
+        sampler.set_epoch(epoch)
+        yield from (packer.collate([corpus.packed[number] for number in numbers]) for numbers in sampler)
     elif way == "packed, no boundaries":
         rows = packer.batches(corpus.packed, rows=corpus.rows, seed=seed, epoch=epoch, format="hf_rows")
         yield from map(without_boundaries, rows)
@@ -155,17 +164,17 @@ def number_of_steps(corpus: Corpus, way: str) -> int:
 # ---- training ----
 
 
-def small_llama(seed: int) -> Any:
+def small_llama(seed: int, width: int = 96) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=96,
-        intermediate_size=256,
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        num_attention_heads=width // 24,
+        num_key_value_heads=width // 24,
         max_position_embeddings=4096,
     )
     return LlamaForCausalLM(config)
@@ -191,12 +200,13 @@ def train(
     epochs: int,
     learning_rate: float,
     evaluations: int = 10,
+    width: int = 96,
     dtype: torch.dtype = torch.float32,
     stop: int | None = None,
 ) -> Run:
     """Train for some epochs, or until a step, and keep the curves."""
-    model = small_llama(seed).to(dtype)
-    segments = way in ("flattened", "packed", "packed, fewer steps")
+    model = small_llama(seed, width).to(dtype)
+    segments = way in ("flattened", "packed", "packed, fewer steps") or way.startswith(BALANCE)
     if segments:
         packer.attention.use(model)
     total = number_of_steps(corpus, way) * epochs
