@@ -50,7 +50,10 @@ END, PADDING, VOCABULARY = 256, 257, 258  # after the 256 bytes
 NO_LOSS = -100
 
 BALANCE = "balance="
-"""Begins the names of the ways of `bench_windows.py`: packed rows in steps of `packer.BatchSampler(balance=...)`."""
+"""Begins the names of ways of `bench_windows.py`: packed rows in steps of `packer.BatchSampler(balance=...)`."""
+
+IN_ORDER = "rows in order"
+"""Another of its ways: packed rows in the order on disk."""
 
 Document = NDArray[np.int32]
 
@@ -98,7 +101,7 @@ def make_corpus(
     max_len: int,
     rows: int,
     seed: int,
-    algorithm: str = "auto",
+    **options: Any,
 ) -> Corpus:
     """Pack the documents that are trained on, anew for every seed."""
     folder.mkdir()
@@ -107,7 +110,7 @@ def make_corpus(
     source = folder / "documents.arrow"
     with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
-    packer.pack(source, folder / "packed", max_len=max_len, seed=seed, pad_id=PADDING, algorithm=algorithm, sync=False)
+    packer.pack(source, folder / "packed", max_len=max_len, seed=seed, pad_id=PADDING, sync=False, **options)
     packed = packer.load(folder / "packed")
     per_step = round(packer.packed_schedule(packed, batch_size=1).packing_factor * rows)
     return Corpus(training=training, held_out=held_out, packed=packed, rows=rows, documents=per_step)
@@ -150,7 +153,7 @@ def steps_of(corpus: Corpus, way: str, *, seed: int, epoch: int) -> Iterator[dic
         yield from map(without_boundaries, rows)
     else:
         rows = corpus.documents if way == "packed, fewer steps" else corpus.rows
-        yield from packer.batches(corpus.packed, rows=rows, seed=seed, epoch=epoch)
+        yield from packer.batches(corpus.packed, rows=rows, seed=None if way == IN_ORDER else seed, epoch=epoch)
 
 
 def number_of_steps(corpus: Corpus, way: str) -> int:
@@ -206,7 +209,7 @@ def train(
 ) -> Run:
     """Train for some epochs, or until a step, and keep the curves."""
     model = small_llama(seed, width).to(dtype)
-    segments = way in ("flattened", "packed", "packed, fewer steps") or way.startswith(BALANCE)
+    segments = way not in ("padded", "packed, no boundaries")
     if segments:
         packer.attention.use(model)
     total = number_of_steps(corpus, way) * epochs

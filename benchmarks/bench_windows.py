@@ -5,9 +5,10 @@
 
 Documents are the records of JSON lines (prompt and completion, messages, or text) as bytes. Some are packed, anew for
 each seed, and others are held out. With one seed, all windows have the same rows, model, optimizer, learning rates and
-number of steps; they differ in the order of the rows alone. Columns: the held-out loss, mean over seeds; its difference
+number of steps; they differ in the order of the rows alone. The last line has rows in the order of the folder, packed
+with `--balance-ranks` of a quarter of the rows of a step. Columns: the held-out loss, mean over seeds; its difference
 from plain order with the same seed, in percent, and the standard error of the mean; and the time that attention takes
-on the slowest rank over the mean, with one row of a step on each rank.
+on the slowest rank over the mean, with one row of a step on each rank, or one of a group in the last line.
 
 balance=1 is left out: the rows of a step are those of plain order, and so is the loss, but for rounding.
 """
@@ -27,7 +28,7 @@ import pyarrow as pa
 import packer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_convergence import BALANCE, END, Corpus, Document, make_corpus, pool, small_llama, train
+from bench_convergence import BALANCE, END, IN_ORDER, Corpus, Document, make_corpus, pool, small_llama, train
 
 
 def documents(path: Path, count: int) -> list[Document]:
@@ -44,22 +45,20 @@ def text_of(record: dict[str, Any]) -> bytes:
     return record["text"].encode() if "text" in record else f"{record['prompt']}\n{record['completion']}".encode()
 
 
-def slowest_over_mean(corpus: Corpus, window: int | None) -> float:
-    """Time of attention of the slowest rank over the mean, where each rank has one row of a step."""
-    ranks = corpus.rows
-    sampler = packer.BatchSampler(corpus.packed, global_batch=ranks, rows=1, world_size=ranks, balance=window)
-    return sampler.imbalance()
+def slowest_over_mean(corpus: Corpus, ranks: int, **options: Any) -> float:
+    """Time of attention of the slowest rank over the mean, where each rank has one row at a time."""
+    return packer.BatchSampler(corpus.packed, global_batch=ranks, rows=1, world_size=ranks, **options).imbalance()
 
 
-def print_table(losses: dict[str, list[float]], waiting: dict[str, float]) -> None:
-    """Print a line for each window; the first is plain order."""
+def print_table(losses: dict[str, list[float]], waiting: list[float]) -> None:
+    """Print a line for each way; the first is plain order."""
     plain = np.array(next(iter(losses.values())))
-    print(f"{'':12} {'held-out loss':>14} {'minus plain':>12} {'standard error':>15} {'slowest/mean':>13}")
-    for way, values in losses.items():
+    print(f"{'':13} {'held-out loss':>14} {'minus plain':>12} {'standard error':>15} {'slowest/mean':>13}")
+    for (way, values), slowest in zip(losses.items(), waiting, strict=True):
         differences = 100 * (np.array(values) / plain - 1)
         error = differences.std(ddof=1) / np.sqrt(len(values))
-        cells = f"{np.mean(values):14.4f} {differences.mean():11.2f}% {error:14.2f}% {waiting[way]:13.3f}"
-        print(f"{way:12} {cells}", flush=True)
+        cells = f"{np.mean(values):14.4f} {differences.mean():11.2f}% {error:14.2f}% {slowest:13.3f}"
+        print(f"{way:13} {cells}", flush=True)
 
 
 @click.command()
@@ -76,29 +75,33 @@ def print_table(losses: dict[str, list[float]], waiting: dict[str, float]) -> No
 @click.option("--output", type=click.Path(path_type=Path), help="File for the losses of every run, as JSON.")
 def main(files: tuple[Path, ...], training: int, held_out: int, max_len: int, rows: int, windows: tuple[int, ...],
          seeds: int, width: int, learning_rate: float, processes: int, output: Path | None) -> None:  # fmt: skip
-    found = {}
-    ways = {f"{BALANCE}{window}": window for window in (None, *windows)}
+    found, windows = [], (None, *windows)
     options = {"epochs": 1, "learning_rate": learning_rate, "evaluations": 1, "width": width}
     for path in files:
         drawn = documents(path, training + held_out)
         packed, held = drawn[held_out:], [each[:max_len] for each in drawn[:held_out]]
         with tempfile.TemporaryDirectory(prefix="bench-windows-") as name, pool(processes) as workers:
-            corpora = [
-                make_corpus(Path(name) / str(seed), packed, held, max_len=max_len, rows=rows, seed=seed)
-                for seed in range(seeds)
-            ]
+            plain, ordered = (
+                [
+                    make_corpus(Path(name) / f"{ranks}-{seed}", packed, held, max_len=max_len, rows=rows, seed=seed,
+                                balance_ranks=ranks)
+                    for seed in range(seeds)
+                ]
+                for ranks in (None, rows // 4)
+            )  # fmt: skip
+            corpora = {**dict.fromkeys((f"{BALANCE}{window}" for window in windows), plain), IN_ORDER: ordered}
             running = {
-                way: [workers.submit(train, corpus, way, seed=seed, **options) for seed, corpus in enumerate(corpora)]
-                for way in ways
+                way: [workers.submit(train, corpus, way, seed=seed, **options) for seed, corpus in enumerate(of_way)]
+                for way, of_way in corpora.items()
             }
-            runs = {way: [future.result() for future in futures] for way, futures in running.items()}
-            waiting = {way: slowest_over_mean(corpora[0], window) for way, window in ways.items()}
-        losses = {way: [run.held_out[-1][1] for run in of_way] for way, of_way in runs.items()}
-        shape = f"{len(corpora[0].packed):,} rows of {max_len:,}, {len(next(iter(runs.values()))[0].losses)} steps"
+            losses = {way: [future.result().held_out[-1][1] for future in of_way] for way, of_way in running.items()}
+            waiting = [slowest_over_mean(plain[0], rows, balance=window) for window in windows]
+            waiting.append(slowest_over_mean(ordered[0], rows // 4, seed=None))
+        shape = f"{len(plain[0].packed):,} rows of {max_len:,}, {-(-len(plain[0].packed) // rows)} steps of {rows} rows"
         weights = small_llama(0, width).num_parameters()
-        print(f"\n{path.name}: {training:,} documents, {shape} of {rows} rows, {seeds} seeds, {weights:,} weights")
+        print(f"\n{path.name}: {training:,} documents, {shape}, {seeds} seeds, {weights:,} weights")
         print_table(losses, waiting)
-        found[path.name] = {"documents": training, "shape": shape, "losses_by_seed": losses}
+        found.append({"file": path.name, "documents": training, "shape": shape, "losses_by_seed": losses})
         if output:
             output.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -25,6 +25,7 @@ def slowest_over_mean(work):
     return groups.max(axis=1).sum() / groups.mean(axis=1).sum()
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("options", [{}, {"algorithm": "bfd"}, {"group_by": "group", "algorithm": "bfd"}])
 def test_consecutive_rows_take_equally_long_and_every_row_is_written_once(tmp_path, source, options):
     if "group_by" in options:

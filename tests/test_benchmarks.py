@@ -75,8 +75,12 @@ def test_bench_windows_trains_on_rows_in_every_order(tmp_path):
     texts = write_lines(tmp_path / "texts.jsonl", [{"text": "some words " * (1 + at % 9)} for at in range(60)])
     options = ("--documents", 50, "--held-out", 4, "--max-len", 64, "--seeds", 2, "--window", 2)
     run("bench_windows", texts, *options, "--output", tmp_path / "losses.json")
-    losses = json.loads((tmp_path / "losses.json").read_text())["texts.jsonl"]["losses_by_seed"]
-    assert {way: len(values) for way, values in losses.items()} == {"balance=None": 2, "balance=2": 2}
+    (found,) = json.loads((tmp_path / "losses.json").read_text())
+    assert {way: len(values) for way, values in found["losses_by_seed"].items()} == {
+        "balance=None": 2,
+        "balance=2": 2,
+        "rows in order": 2,
+    }
 
 
 @pytest.mark.nightly
