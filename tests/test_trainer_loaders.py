@@ -172,6 +172,7 @@ def test_verl_trains_the_documents_of_rows_apart(example, read):
     assert norm.item() == pytest.approx(alone.gradient_norm, rel=1e-5)
 
 
+@pytest.mark.parametrize("example", ["masked prompts"], indirect=True)
 def test_verl_s_ulysses_trains_the_documents_of_rows_apart(example, tmp_path):
     pytest.importorskip("verl.workers.engine.fsdp.transformer_impl")
     run_two("tests.helpers.verl_step", tmp_path, example.packed)
