@@ -155,12 +155,7 @@ def test_progress_names_every_algorithm(source):
     assert steps[-count - 1 :] == [*expected, ("solve", count, count)]
 
 
-def test_nothing_to_pack_and_invalid_sizes_are_refused(source):
-    assert refused("nowhere.arrow", "--max-len", 64)
-    assert "nothing to pack" in refused(save_arrow(Path("empty.arrow"), [[], []]), "--max-len", 64)
-    too_long = run(source, "--max-len", 2**30)
-    assert too_long.exit_code == 2
-    assert "--max-len: 1073741824 is not a whole number from 1 to 16777216" in too_long.stderr
+def test_documents_that_are_too_long_are_refused_on_request(source):
     with pytest.raises(packer.PackerError, match="longer"):
         packer.stats(source, max_len=4, long="error", algorithm="all")
 

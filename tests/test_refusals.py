@@ -349,7 +349,11 @@ NOTHING = [
     Case({}, "show nowhere 0", "nowhere: no such file or folder; check the path"),
     Case({"a.txt": ""}, "verify .", "manifest.json...packer pack"),
     Case({"a.txt": ""}, "show . 0", "manifest.json...packer pack"),
-    Case({}, "pack none*.jsonl --max-len 4", "packer does not expand wildcards: leave that to the shell"),
+    Case(
+        {},
+        "pack none*.jsonl --max-len 4",
+        "packer does not expand wildcards: leave that to the shell, or to Python's glob, and give the paths",
+    ),
     pack({"data/notes.md": "nothing"}, "data: no file to read; supported formats are Arrow", source="data"),
     pack({"rows.xml": "1,2,3\n"}, "rows.xml: unknown format (it begins with b'1,2,3\\n'); supported formats are Arrow"),
     pack({"packed/manifest.json": '{"format_version": 5}'}, "packed is packed already", source="packed"),
