@@ -1,8 +1,7 @@
 """Whole numbers: lengths of documents whose tokens are not known, and columns of `--limit`.
 
 Lengths are in a column, in an array in a .npy file, or in a histogram: a length and a number of documents in each
-record. They become lists whose values take no bytes, so they have
-everything except tokens: lengths and other columns.
+record. They become lists whose values take no bytes, so they have everything except tokens: lengths and other columns.
 """
 
 from __future__ import annotations
