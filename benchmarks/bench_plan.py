@@ -1,13 +1,11 @@
 """Seconds and memory of planning: from a file of document lengths to a plan that says which rows every shard holds.
 
     python benchmarks/bench_plan.py 1e5 1e6 1e7 1e8 1e9
-    python benchmarks/bench_plan.py 1e6 --peers          # needs the extra "bench"
 
 Lengths are drawn log-normal (median 245 tokens, sigma 1, capped at 20,000; what is longer than max_len is split), and
 lie in a file that is mapped. Each number of documents has a process of its own, which plans once untimed, so that the
 JIT compiler is left out, and then `--runs` times: "survey" looks through all lengths, "rows" solves, draws or deals the
-rows of all shards. Memory is the peak of RssAnon while it plans. The peers get the same lengths, cut at max_len:
-LightBinPack a Python list, which is what it takes, TRL an Arrow table of one-byte tokens.
+rows of all shards. Memory is the peak of RssAnon while it plans.
 """
 
 from __future__ import annotations
@@ -21,10 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -38,7 +34,6 @@ from packer.plan.plan_partitions import plan_partitions, survey
 ROW_BYTES = 8  # input_ids and labels
 SHARD_SIZE = 512_000_000
 BLOCK = 10_000_000
-TURN = 0.5  # seconds for which a packer repeats itself before it is the next one's turn
 
 
 def draw_lengths(documents: int, out: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
@@ -109,64 +104,12 @@ def measure(documents: int, max_len: int, algorithm: str, threads: int, runs: in
     return {name: statistics.median(run[name] for run in found) for name in found[0]} | {"memory": peak.bytes}
 
 
-def peers(lengths: NDArray[np.int32], max_len: int) -> dict[str, Callable[[], int]]:
-    """What other packers do with the lengths; each call gives the number of packs."""
-    import lightbinpack
-    import pyarrow as pa
-    from trl.data_utils import _pack_bfd
-
-    as_list = np.minimum(lengths, max_len).tolist()
-    offsets = np.concatenate([[0], np.cumsum(as_list)])
-    tokens = pa.LargeListArray.from_arrays(offsets, np.zeros(int(offsets[-1]), np.int8))
-    table = pa.table({"input_ids": tokens})
-    return {
-        "LightBinPack obfd": lambda: len(lightbinpack.obfd(as_list, max_len)),
-        "TRL bfd": lambda: len(_pack_bfd(table, max_len)),
-    }
-
-
-def compare_with_peers(documents: int, max_len: int, threads: int, runs: int) -> None:
-    """Ours and theirs in turn, half a second each at least, in one process; ratios are taken round by round."""
-    lengths = np.minimum(draw_lengths(documents), max_len)
-    plan(lengths, max_len, "bfd", threads)
-    calls: dict[str, Callable[[], Any]] = {
-        f"packer bfd, {threads} threads": lambda: plan(lengths, max_len, "bfd", threads)["row_count"],
-        "packer bfd, 1 thread": lambda: plan(lengths, max_len, "bfd", 1)["row_count"],
-        f"packer auto, {threads} threads": lambda: plan(lengths, max_len, "auto", threads)["row_count"],
-        **peers(lengths, max_len),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    packs = {}
-    for turn in range(runs + 1):
-        for name, call in calls.items():
-            repeats, begun = 0, time.perf_counter()
-            while (spent := time.perf_counter() - begun) < TURN:
-                packs[name] = call()
-                repeats += 1
-            if turn:
-                seconds[name].append(spent / repeats)
-    ours = next(iter(seconds.values()))
-    print(f"\n{documents:,} documents, max_len {max_len}, median of {runs} rounds\n")
-    print(f"{'':24} {'rows':>10} {'seconds':>9} {'times ours':>11}")
-    for name, took in seconds.items():
-        ratio = statistics.median(theirs / own for theirs, own in zip(took, ours, strict=True))
-        print(f"{name:24} {packs[name]:10,} {statistics.median(took):9.4f} {ratio:11.1f}")
-
-
-def installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 @click.command()
 @click.argument("documents", nargs=-1, required=True)
 @click.option("--max-len", default=4096, show_default=True)
 @click.option("--algorithm", default="auto", show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--runs", default=5, show_default=True, help="Plans that count.")
-@click.option("--peers", "with_peers", is_flag=True, help="LightBinPack and TRL beside us, on the first number.")
 @click.option("--as-json", is_flag=True, hidden=True, help="Measure here and print JSON: what a child process does.")
 def main(
     documents: tuple[str, ...],
@@ -174,14 +117,13 @@ def main(
     algorithm: str,
     threads: int,
     runs: int,
-    with_peers: bool,
     as_json: bool,
 ) -> None:
     numbers = [int(float(text)) for text in documents]
     if as_json:
         print(json.dumps(measure(numbers[0], max_len, algorithm, threads, runs)))
         return
-    versions = ", ".join(f"{name} {installed(name)}" for name in ("numba", "numpy", "lightbinpack", "trl"))
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numba", "numpy"))
     print(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, "
           f"Python {platform.python_version()}, {versions}")  # fmt: skip
     print(f"max_len {max_len}, {algorithm}, {threads} threads")
@@ -198,8 +140,6 @@ def main(
               f"{found['survey']:8.4f} {found['rows']:8.4f} {found['total']:9.4f} "
               f"{found['total'] / number * 1e9:8.1f} "
               f"{found['memory'] / 2**30:6.2f} GiB", flush=True)  # fmt: skip
-    if with_peers:
-        compare_with_peers(numbers[0], max_len, threads, runs)
 
 
 if __name__ == "__main__":
