@@ -50,6 +50,7 @@ PACKAGES = {
         "google-cloud-storage==3.17.1 google-crc32c==1.9.0 google-resumable-media==2.11.0 "
         "googleapis-common-protos==1.76.0 proto-plus==1.29.0"
     ),
+    "automodel": ("nemo-automodel==0.7.0 transformers==5.18.0 megatron-fsdp==0.5.0 torchao==0.18.0 flashoptim==0.1.4"),
 }
 """Packages of each trainer, without those that are optional; others are those of this environment."""
 
@@ -58,6 +59,7 @@ TESTS = {
     "verl": ["tests/test_trainer_loaders.py", "-k", "verl"],
     "ms-swift": ["tests/test_ms_swift.py"],
     "olmo-core": ["tests/test_olmo_core.py"],
+    "automodel": ["tests/test_automodel.py"],
 }
 
 

@@ -18,7 +18,6 @@ datasets = pytest.importorskip("datasets")
 pytest.importorskip("transformers")
 
 from packer.trainers import automodel  # noqa: E402  these need torch
-from packer.trainers.next_steps import STEPS  # noqa: E402
 from packer.trainers.verl import PackedRows  # noqa: E402
 from tests.helpers import naive  # noqa: E402
 from tests.helpers.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402
@@ -245,28 +244,6 @@ def test_automodel_s_items_are_those_of_an_independent_writer(example):
             (int(one), int(other)) for one, other in zip(row["doc_ids"], row["doc_starts"], strict=True) if one >= 0
         ]
         pieces = [example.pieces[name] for name in names]
-        assert item == naive.exported_row("automodel", pieces, max_len=MAX_LEN, pad_id=0)
-
-
-def test_automodel_builds_its_loader_from_the_lines_that_are_printed(example, monkeypatch):
-    loader = pytest.importorskip("nemo_automodel.components.config.loader")
-    yaml = pytest.importorskip("yaml")
-    from nemo_automodel.components.datasets.loader import DataloaderConfig, ThdPackingConfig, make_dataset_config
-    from nemo_automodel.components.datasets.utils import packed_sequence_thd_collater
-
-    monkeypatch.setattr(loader, "ENABLE_USER_MODULES", True)
-    where, *lines = STEPS["automodel"].text(str(example.packed), MAX_LEN).splitlines()
-    settings = yaml.safe_load("\n".join(lines))
-    assert "NEMO_ENABLE_USER_MODULES=1" in where
-    target = settings["dataset"].pop("_target_")
-    config = DataloaderConfig(
-        dataset_config=make_dataset_config(target, settings["dataset"]),
-        packing=ThdPackingConfig(**settings["packed_sequence"]),
-        collate_fn=packed_sequence_thd_collater,
-        batch_size=example.rows,
-    )
-    assert settings["dataloader"]["collate_fn"].endswith(packed_sequence_thd_collater.__name__)
-    (batch,) = config.build(dp_rank=0, dp_world_size=1)
-    expected = [len(row["doc_ids"]) - (row["doc_ids"][-1] < 0) for row in packer.load(example.packed)]
-    assert sorted((batch["seq_lens"] > 0).sum(1).tolist()) == sorted(expected)
-    assert batch["qkv_format"] == "thd"
+        assert item["prepacked"] == naive.exported_row("automodel", pieces, max_len=MAX_LEN, pad_id=0)
+        with pytest.raises(packer.PackerError, match="set packed_sequence"):
+            item["input_ids"]

@@ -11,7 +11,7 @@ dataset is a path, a list of paths, or paths with weights, as `packer.load` take
     hf_and_trl.py         the Hugging Face Trainer and TRL's SFTTrainer
     axolotl.py            a plugin
     torchtitan.py         torchtitan's configurations; torchtitan_grain.py, a source of its loader after version 0.3
-    automodel.py          a dataset for NeMo Automodel
+    automodel.py          a dataset and a collator for NeMo Automodel
     ms_swift/             a plugin
     olmo_core.py          a dataset of its configuration
     verl.py               a dataset for its SFT trainer

@@ -3,8 +3,14 @@
     dataset:
       _target_: packer.trainers.automodel.dataset
       packed: dataset-packed-4096
+    packed_sequence:
+      packed_sequence_size: 4096
+      prepacked: true
+    dataloader:
+      collate_fn: packer.trainers.automodel.collate
+      shuffle: true
 
-Its configuration may name a function of another package only if the variable NEMO_ENABLE_USER_MODULES is 1.
+Its configuration may name functions of another package only if the variable NEMO_ENABLE_USER_MODULES is 1.
 """
 
 from __future__ import annotations
@@ -13,17 +19,33 @@ from typing import Any
 
 import numpy as np
 
+from packer.errors import PackerError
 from packer.loader.batch_formats import TorchtitanBatch
 from packer.loader.dataset import PackedDataset
 from packer.shards.row_format import PADDING
 from packer.trainers.guard import Packed, open_rows
 
 
-class PrepackedRows:
-    """Rows as Automodel's prepacked sequences, for its `packed_sequence_thd_collater`.
+class Row(dict[str, Any]):
+    """A row, or its columns, that says what to set where other code than `collate` looks for a value."""
 
-    `input_ids`, `labels` (shifted) and `position_ids`, lists of max_len numbers; `seq_lens`, the tokens of each
-    document; and `seq_lens_padded`, the places that it takes, of which the last has the padding of the row.
+    def __missing__(self, name: object) -> Any:
+        """Refuse to be packed again, or to be collated without boundaries.
+
+        Raises:
+            PackerError: always.
+        """
+        raise PackerError(
+            "Automodel would ignore the boundaries of documents: set packed_sequence.prepacked to true and "
+            f"dataloader.collate_fn to {__name__}.{collate.__name__}"
+        )
+
+
+class PrepackedRows:
+    """Rows for `collate`: prepacked sequences of Automodel, as lists of numbers.
+
+    `input_ids`, `labels` (shifted) and `position_ids`, of max_len numbers; `seq_lens`, the tokens of each document;
+    and `seq_lens_padded`, the places that it takes, of which the last has the padding of the row.
     """
 
     def __init__(self, rows: PackedDataset) -> None:
@@ -33,19 +55,33 @@ class PrepackedRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Row:
         row = self._rows[index]
         inputs, labels = self._collate([row])
         extents = row["seq_lengths"].tolist()
         documents = int(np.count_nonzero(row["doc_ids"] != PADDING))
         lengths = row["seq_tokens"].tolist() if "seq_tokens" in row else extents
-        return {
+        columns = {
             "input_ids": inputs["input"][0].tolist(),
             "labels": labels[0].tolist(),
             "position_ids": inputs["positions"][0].tolist(),
             "seq_lens": lengths[:documents],
             "seq_lens_padded": [*extents[: documents - 1], sum(extents[documents - 1 :])],
         }
+        return Row(prepacked=Row(columns))  # under a name that only `collate` knows
+
+
+def collate(rows: list[Row]) -> dict[str, Any]:
+    """Return a batch of Automodel's `packed_sequence_thd_collater`, with the rows laid end to end as one.
+
+    FlashAttention in transformers finds documents by their positions in a single row only.
+    """
+    from nemo_automodel.components.datasets.utils import packed_sequence_thd_collater
+
+    items = [row["prepacked"] for row in rows]
+    joined = {name: [value for item in items for value in item[name]] for name in items[0]}
+    batch: dict[str, Any] = packed_sequence_thd_collater([joined])
+    return batch
 
 
 def dataset(packed: Packed) -> PrepackedRows:

@@ -77,7 +77,7 @@ STEPS: dict[str, NextStep] = {
         where="In Automodel's configuration, with NEMO_ENABLE_USER_MODULES=1 in the environment",
         lines="dataset:\n  _target_: packer.trainers.automodel.dataset\n  packed: {packed}\n"
         "packed_sequence:\n  packed_sequence_size: {max_len}\n  prepacked: true\n"
-        "dataloader:\n  collate_fn: nemo_automodel.components.datasets.utils.packed_sequence_thd_collater\n"
+        "dataloader:\n  collate_fn: packer.trainers.automodel.collate\n"
         "  shuffle: true",
         page="automodel",
     ),
