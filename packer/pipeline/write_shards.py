@@ -131,9 +131,9 @@ class ShardMaker:
             yield as_columns(self.leftovers.collected(shard, pieces, self.copy_values), rows.starts, rows.lengths)
         else:
             left = self.leftovers.left_by(shard)
-            with self._held(columns, pieces if left is None else np.concatenate([pieces, left])):
+            with self._held(columns, pieces if left is None else np.concatenate([pieces, left.pieces])):
                 if left is not None:
-                    self.leftovers.save(shard, left, self.copy_values)
+                    self.leftovers.save(left, self.copy_values)
                 yield columns
 
     @contextmanager
@@ -220,8 +220,6 @@ def write_shards(
     leftovers = maker.leftovers
     pool = [] if leftovers is None else leftovers.plan.pool_numbers.tolist()
     for shards in (without(range(len(names)), pool), pool):  # the former leave values for those of the pool
-        if leftovers is not None and shards is pool and len(written(pool)) < len(pool):
-            leftovers.pass_on(engine, maker.copy_values)
         for entry in engine.run_missing(task, shards, written):
             entries[entry.file] = entry
             written_rows += entry.rows

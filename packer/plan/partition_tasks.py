@@ -335,10 +335,9 @@ class PartitionPlan:
         placed, _ = place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition)
         return LocatedRows.of(placed, segments)
 
-    def pool_shards(self, level: int, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the shard of each of these rows of a region."""
-        before = [*(stage.rows for stage in self.stages[1:level]), self.stages[level].rows[:region]]
-        first = sum(int(each.sum()) for each in before)
+    def pool_shards(self, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the shard of each of these rows of a region of partitions."""
+        first = int(self.stages[1].rows[:region].sum())
         return self.pool_numbers[np.searchsorted(self._pool_cuts, first + rows, side="right") - 1]
 
     def pool_parts(self, number: int) -> list[RowRange]:
