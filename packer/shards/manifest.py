@@ -225,8 +225,8 @@ class ShardTable:
         counts = {**{name: len(column) for name, column in columns.items()}, "xxh3_128": len(hashes)}
         if len(set(counts.values())) > 1:
             raise TypeError(f"the lists of shards have different lengths: {counts}")
-        if not 0 < counts["rows"] <= MOST_SHARDS:
-            raise TypeError(f"there are {counts['rows']:,} shards, not 1 to {MOST_SHARDS:,}")
+        if counts["rows"] > MOST_SHARDS:
+            raise TypeError(f"there are {counts['rows']:,} shards, more than {MOST_SHARDS:,}")
         return cls(columns, hashes)
 
     def to_dict(self) -> dict[str, list[Any]]:
