@@ -205,19 +205,3 @@ def test_a_histogram_has_no_columns(source):
     histogram = save_histogram({5: 3})
     why = "counts.csv is a histogram, which has no topic: give the dataset"
     assert refused(histogram, "--max-len", 64, "--group-by", "topic") == why
-
-
-@pytest.mark.nightly
-def test_wikipedia_with_three_segments_reproduces_published_figures(shared_data):
-    """Tables of Krell et al., reproduced with the code of the authors."""
-    histogram = shared_data / "histograms" / "wikipedia_bert_512.csv"
-    content = json.loads(succeeded(histogram, "--max-len", 512, "--max-segments", 3, "--json"))
-    assert (content["documents"], content["tokens"]) == (16_279_552, 4_164_796_173)
-    rows = {row["algorithm"]: row for row in content["outcomes"]}
-    assert rows["spfhp"]["rows"] == 9_094_695
-    assert rows["spfhp"]["efficiency"] == pytest.approx(0.89441, abs=5e-6)
-    assert rows["bfd"]["rows"] == 9_090_154
-    assert rows["nnlshp"]["rows"] == pytest.approx(8_155_059, abs=5)
-    assert rows["nnlshp"]["speedup"] == pytest.approx(1.99625, abs=5e-6)
-    assert rows["optimal"]["rows"] <= 8_143_830
-    assert content["lower_bound"] == 8_143_829

@@ -126,17 +126,6 @@ def test_auto_takes_no_more_rows_than_any_solver_on_small_sets(max_len, document
     assert_no_solver_needs_fewer_rows(lengths, max_len)
 
 
-@pytest.mark.nightly(after=6)
-@pytest.mark.parametrize("max_len", [512, 2048, 4096])
-@pytest.mark.parametrize("name", ["gsm8k", "nltk_docs", "python_code", "python_peps", "sgd_multiturn", "t0_train_50k"])
-def test_auto_takes_no_more_rows_than_any_solver_on_samples_of_real_sets(shared_data, name, max_len):
-    """As many documents as people hold out for validation."""
-    lengths = np.load(shared_data / "lengths" / f"{name}.npy")
-    random = np.random.default_rng(0)
-    for documents in (20, 60, 150, 400):
-        assert_no_solver_needs_fewer_rows(random.choice(lengths, documents, replace=False), max_len)
-
-
 @pytest.mark.parametrize("max_len", [512, 4096])
 @pytest.mark.parametrize("name", ["gsm8k", "python_peps", "sgd_multiturn", "t0_train_50k"])
 def test_auto_takes_no_more_rows_than_best_fit_or_its_own_solver_on_real_sets(shared_data, name, max_len):

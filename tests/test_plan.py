@@ -3,38 +3,18 @@
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from packer import permute as permutations
-from packer.algorithms import get_algorithm
-from packer.algorithms.patterns import Rows
-from packer.errors import PackerError
-from packer.options import PackOptions
 from packer.permute import key_of as key
 from packer.permute import permute
-from packer.plan.cutting import cut_lengths_of
-from packer.plan.rows import place_rows
-from packer.plan.segments import Segments, cut_documents
+from packer.plan.segments import cut_documents
 from tests.helpers import naive
-from tests.helpers.plan import int32s, located, rows_of
+from tests.helpers.plan import int32s, located
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
 policies = st.sampled_from(["split", "truncate", "drop"])
-
-
-def deal(segments: Segments, patterns, *, seed: int) -> Rows:
-    """Fill the rows of patterns with all segments."""
-    placed, left = place_rows(segments.extents(), patterns.rows(), segments.max_len, seed=seed)
-    assert len(left) == 0
-    return placed
-
-
-def make_plan(lengths, max_len, long="split", seed=0, **cut) -> tuple[Segments, Rows]:
-    segments = cut_documents(int32s(lengths), max_len, long, **cut)
-    return segments, deal(segments, get_algorithm("bfd").solve(segments.histogram, None), seed=seed)
 
 
 @given(some_lengths, st.integers(1, 12), policies, st.integers(1, 4))
@@ -68,27 +48,6 @@ def test_segments_can_be_left_out(lengths, pieces, long, align, data):
     extents = [-(-length // align) * align for _, _, length in expected]
     assert left.histogram.tolist() == [extents.count(extent) for extent in range(pieces * align + 1)]
     assert left.places_of_documents().sum() == sum(extents)
-
-
-def test_error_policy_names_the_document_its_length_and_the_limit():
-    with pytest.raises(PackerError, match=r"document 1 has 9 tokens and max_len is 8 .*--long split, truncate or drop"):
-        cut_lengths_of(PackOptions(max_len=8, long="error"), int32s([8, 9, 3]))
-    assert cut_documents(int32s([8, 3]), 8, "error").histogram[8] == 1
-
-
-def real_like_lengths(documents: int) -> NDArray[np.int32]:
-    return np.minimum(np.random.default_rng(7).lognormal(5, 1, documents).astype(np.int32) + 1, 2048)
-
-
-def test_another_seed_gives_another_packing_with_as_many_rows():
-    lengths = real_like_lengths(5_000)
-    _, one = make_plan(lengths, 2048, seed=1)
-    _, again = make_plan(lengths, 2048, seed=1)
-    _, other = make_plan(lengths, 2048, seed=2)
-    assert np.array_equal(one.values, again.values)
-    assert len(one.row_starts) == len(other.row_starts)
-    together = [{frozenset(row) for row in rows_of(plan) if len(row) > 1} for plan in (one, other)]
-    assert len(together[0] & together[1]) < len(together[0]) / 3  # long documents of a length of their own stay paired
 
 
 draw_below = permutations.draw_below

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import packer
 from packer.algorithms import ALGORITHMS, OrderAlgorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import sequential, wrapped
 from tests.helpers import naive
 from tests.helpers.histograms import histogram_of
+from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.small import shrink
 
 NAMES = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
 TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}
@@ -109,3 +112,25 @@ def test_the_bound_where_segments_may_be_cut():
     assert (cut_bound(histogram), lower_bound(histogram)) == (2, 3)
     histogram = histogram_of(10, {1: 9})
     assert (cut_bound(histogram), cut_bound(histogram, 2)) == (1, 5)
+
+
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_the_seed_changes_nothing_but_its_own_line_of_the_manifest(tmp_path, algorithm):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(100))
+    for seed in (1, 2):
+        packer.pack(source, tmp_path / str(seed), max_len=64, algorithm=algorithm, seed=seed)
+    one, other = hashes(tmp_path / "1"), hashes(tmp_path / "2")
+    assert {name for name in one if one[name] != other[name]} <= {"manifest.json"}
+
+
+@pytest.mark.nightly(after=4)
+@pytest.mark.parametrize("options", [{}, {"max_segments": 3}, {"untrained": "drop"}], ids=str)
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_bytes_do_not_depend_on_how_many_documents_are_read_together(tmp_path, monkeypatch, algorithm, options):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(400, longest=90))
+    options = {"max_len": 40, "shard_size": "8KB", "algorithm": algorithm, **options}
+    packer.pack(source, tmp_path / "whole", **options)
+    for together in (2, 34):
+        shrink(monkeypatch, documents_together=together, segments_arranged=7)
+        packer.pack(source, tmp_path / f"by {together}", **options)
+        assert hashes(tmp_path / f"by {together}") == hashes(tmp_path / "whole")
