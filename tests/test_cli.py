@@ -198,16 +198,6 @@ def test_other_ways_to_the_same_command(source, command):
     assert Path("rows-packed-64", "manifest.json").is_file()
 
 
-@pytest.mark.parametrize("arguments", ['["--help"]', '["pack", "--help"]', '["--version"]', '["pack"]'])
-def test_help_is_quick_because_it_imports_little(arguments):
-    """Timed in benchmarks; here, that nothing heavy is imported."""
-    script = f"import sys\nfrom packer.cli import cli\ntry: cli({arguments})\nfinally: print(*sys.modules)"
-    done = run_process("-c", script)
-    imported = set(done.stdout.splitlines()[-1].split())
-    assert "packer.cli" in imported
-    assert not imported & {"numpy", "pyarrow", "numba", "datasets", "transformers", "torch", "tqdm", "xxhash"}
-
-
 # pack
 
 

@@ -160,19 +160,6 @@ def test_the_dataset_pickles_as_its_path_and_manifest(packed, dataset, tmp_path,
     assert len(pickle.loads(relative)) == len(dataset)
 
 
-def test_a_batch_of_arrays_needs_numpy_and_pyarrow_only(packed):
-    code = (
-        "import packer, sys; dataset = packer.load(sys.argv[1]);"
-        "list(packer.batches(dataset, rows=2, tensors='numpy')), packer.static_shape(dataset, rows=2);"
-        "packer.BatchSampler(dataset, global_batch=4, balance=1).imbalance();"
-        "print([name for name in ('torch', 'pandas', 'numba', 'datasets', 'transformers') if name in sys.modules])"
-    )
-    root = Path(__file__).parent.parent
-    command = [sys.executable, "-c", code, str(packed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
-    assert done.stdout == "[]\n"
-
-
 def test_the_repr_says_what_it_is(packed, dataset):
     assert repr(dataset) == f"PackedDataset({str(packed)!r}, rows={len(dataset)}, max_len=12)"
 

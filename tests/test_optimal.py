@@ -118,16 +118,6 @@ def test_the_same_histogram_gives_the_same_patterns_in_every_process(max_segment
     np.testing.assert_array_equal(first.counts, again.counts)
 
 
-@jit_only
-def test_the_solver_is_imported_only_where_the_heuristics_are_not_enough():
-    script = (
-        "import sys; import numpy as np; from packer.algorithms.optimal import auto, solve;"
-        "[each(np.array([0, 4, 2, 0, 1])) for each in (auto, solve)]; print('highspy' in sys.modules)"
-    )
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["False"]
-
-
 def test_a_limit_ends_the_heuristics_too():
     histogram = hard_histogram()
     asked = []
