@@ -132,9 +132,6 @@ class SourceIdentity(JsonRecord):
     text: TextIdentity | None = None
     """Everything that shapes the tokens; None if the source holds tokens."""
 
-    indices_xxh3_128: str | None = None
-    """xxh3-128 of the indices by which a dataset in memory was read, int64, hexadecimal; None if read in order."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account(JsonRecord):

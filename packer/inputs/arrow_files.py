@@ -6,13 +6,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
 from packer.errors import SourceError
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
@@ -49,9 +46,6 @@ class ArrowReader(TableReader):
     whole: bool = False
     """Whether the file is compressed, so that each piece would decompress all of it."""
 
-    indices: NDArray[Any] | None = None
-    """Record i is row indices[i] of the record batches; None for row i."""
-
     @classmethod
     def open(cls, path: AnyPath, name: str) -> ArrowReader:
         """Map a stream or file and count its records."""
@@ -86,7 +80,7 @@ class ArrowReader(TableReader):
         return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+    def column_names(cls, path: AnyPath, name: str) -> list[str]:
         """Return the column names of a stream or file; none if it is empty."""
         with reading(name):
             return list(schema_of(map_file(path)).names) if path.stat().st_size else []
@@ -109,7 +103,7 @@ class ArrowReader(TableReader):
         """Yield runs of records, each with the bytes of the file up to its end."""
         done = 0
         present = tuple(column for column in columns if column in self.fields.names)
-        for batch in self._selected(present) if self.indices is not None else self._in_order(present):
+        for batch in self._in_order(present):
             done += len(batch)
             yield batch, self.file.bytes * done // max(self.rows, 1)
 
@@ -145,23 +139,6 @@ class ArrowReader(TableReader):
             begin = end
             if begin >= stop:
                 return
-
-    def _selected(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield runs of the records that the indices select, with the records of each batch taken together."""
-        assert self.indices is not None
-        batches = list(self._read(columns))
-        starts, per_block = np.cumsum([0, *map(len, batches)]), self._per_block
-        for start in range(self.first_row, self.first_row + self.rows, per_block):
-            rows = self.indices[start : min(start + per_block, self.first_row + self.rows)].astype(np.int64)
-            order = np.argsort(rows, kind="stable")
-            ascending = rows[order]
-            numbers, firsts = np.unique(np.searchsorted(starts, ascending, side="right") - 1, return_index=True)
-            taken = [
-                batches[number].take(as_arrow(some - starts[number]))
-                for number, some in zip(numbers.tolist(), np.split(ascending, firsts[1:]), strict=True)
-            ]
-            (joined,) = pa.Table.from_batches(taken).combine_chunks().to_batches()
-            yield joined.take(as_arrow(np.argsort(order)))
 
 
 def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> DecodedInput:

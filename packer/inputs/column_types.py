@@ -209,12 +209,7 @@ def require_lists(array: pa.Array, column: str) -> pa.Array:
         return array
     row = next(row for row, value in enumerate(array) if value.is_valid and not holds_numbers(_type_of(value), column))
     expected = "where a list of numbers is expected, one for each token"
-    raise DocumentError(
-        row,
-        f"'{column}' holds {shown(array[row].as_py())} {expected}",
-        reason="invalid_value",
-        listed=f"'{column}' holds another value {expected}",
-    )
+    raise DocumentError(row, f"'{column}' holds {shown(array[row].as_py())} {expected}", reason="invalid_value")
 
 
 def shown(value: object) -> str:
@@ -228,8 +223,7 @@ def shown(value: object) -> str:
 
 def _unfit(row: int, column: str, value: object, why: str) -> DocumentError:
     """Return the error for a value that cannot be kept in any type."""
-    message = f"'{column}' holds {shown(value)}: {why}"
-    return DocumentError(row, message, reason="invalid_value", listed=f"'{column}' cannot be kept: {why}")
+    return DocumentError(row, f"'{column}' holds {shown(value)}: {why}", reason="invalid_value")
 
 
 def _reason(error: BaseException) -> str:

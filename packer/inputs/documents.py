@@ -34,7 +34,6 @@ class DocumentError(Exception):
         message: what is wrong, for the user.
         place: location of the document, such as "rows.jsonl line 18".
         reason: why the record cannot be used; None if the fault is not in this record alone.
-        listed: the message in the list of rejected records, if the one for the user quotes the record.
         of_record: whether `row` counts records, because a record makes any number of documents.
     """
 
@@ -45,7 +44,6 @@ class DocumentError(Exception):
         place: str | None = None,
         *,
         reason: Reason | None = None,
-        listed: str = "",
         of_record: bool = False,
     ) -> None:
         super().__init__(message)
@@ -53,14 +51,11 @@ class DocumentError(Exception):
         self.message = message
         self.place = place
         self.reason = reason
-        self.listed = listed or message
         self.of_record = of_record
 
     def at(self, row: int) -> DocumentError:
         """Return the same error for the document with another index."""
-        return DocumentError(
-            row, self.message, self.place, reason=self.reason, listed=self.listed, of_record=self.of_record
-        )
+        return DocumentError(row, self.message, self.place, reason=self.reason, of_record=self.of_record)
 
     def in_source(self, document: int | None) -> SourceError:
         """Return the error for users, with the index of the document in the source if it is known, and its `place`."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer.engine import DecodePool
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError
 from packer.inputs.column_types import as_plain, infer, plain_type, require_kept
 from packer.inputs.documents import (
     Batch,
@@ -87,12 +87,10 @@ class Reader(Protocol):
         raise PackerError(f"{name}: {cls.no_lists}: set --tokenizer, or give another format")
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-        """Return the names of the columns at the beginning of the file; none if it has no valid record.
-
-        If records that cannot be used are rejected, `usable` is a column that a record must have to count.
-        """
-        return [*next(cls.open(path, name).samples(), ())]
+    def column_names(cls, path: AnyPath, name: str) -> list[str]:
+        """Return the names of the columns at the beginning of the file; none if it has no record."""
+        fields = cls.open(path, name).fields
+        return [*(fields.names if isinstance(fields, pa.Schema) else fields or ())]
 
     @property
     def file(self) -> SourceFile:
@@ -114,20 +112,7 @@ class Reader(Protocol):
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
-        """Schema of the file, or its first record; None if there is no record."""
-
-    @property
-    def fault(self) -> SourceError | None:
-        """Error for the first record if it is not valid."""
-        return None
-
-    def samples(self, having: Sequence[str] = ()) -> Iterator[pa.Schema | Mapping[str, object]]:
-        """Yield `fields` of each valid record in turn, to find one from which the kind of the records is known.
-
-        Records without any of the columns `having` may be left out.
-        """
-        if self.fields is not None:
-            yield self.fields
+        """Schema of the file, or its first valid record; None if there is no record."""
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that records have these columns, which are to be kept, each once and in a type that can be kept."""
@@ -190,15 +175,6 @@ def opened(path: AnyPath) -> Iterator[tuple[pa.NativeFile, pa.NativeFile]]:
     with pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.OSFile(str(path)) as file:
         codec = CODECS.get(path.suffix)
         yield file, pa.CompressedInputStream(file, codec) if codec else file
-
-
-def error_of_first(fault: DocumentError, reader: Reader) -> SourceError:
-    """Return the error for the first record of a file. Raises it if it concerns more than this record."""
-    fault.place = reader.places.place(0)
-    error = fault.in_source(0)
-    if fault.reason is None:
-        raise error
-    return error
 
 
 def values_of_column(records: BlockRecords, column: str) -> pa.Array:

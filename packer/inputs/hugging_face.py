@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import xxhash
-from numpy.typing import NDArray
 
-from packer.arrow import as_numpy
 from packer.errors import OtherSourceError, PackerError, SourceError, first_line
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.documents import SourceFile, reading
@@ -47,19 +43,11 @@ class Found(NamedTuple):
     table: DatasetsTable | None = None
     """Table of `datasets` instead of files."""
 
-    indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
-    """Document i is row indices[i] of the table; None for row i."""
-
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
 
     pad_id: int | None = None
     """Padding token of the tokenizer, from the report of `packer tokenize`."""
-
-    @property
-    def order(self) -> str | None:
-        """xxh3-128 of the indices, hexadecimal; None without them."""
-        return None if self.indices is None else xxhash.xxh3_128_hexdigest(self.indices.astype("<i8").data)
 
 
 def find_saved(folder: AnyPath, split: str | None) -> Found:
@@ -97,7 +85,7 @@ def is_dataset(source: object) -> bool:
 
 
 def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
-    """Find the Arrow table of a `datasets` object, and the indices mapping that `shuffle` or `filter` gave it."""
+    """Find the Arrow table of a `datasets` object. Rows that `shuffle` or `filter` chose are written first by it."""
     if isinstance(dataset, dict):
         chosen = choose_split(name, list(dataset), split)
         return find_table(dataset[chosen], None, f"{name}/{chosen}")
@@ -108,8 +96,9 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
             f"{name} has a transform (set_transform), which packing does not apply: apply it with map, or remove it "
             "with reset_format"
         )
-    indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
-    return Found(name, [], indices=indices, table=dataset.data, fingerprint=dataset._fingerprint)
+    if dataset._indices is not None:
+        dataset = dataset.flatten_indices()
+    return Found(name, [], table=dataset.data, fingerprint=dataset._fingerprint)
 
 
 def find_on_hub(hub_id: str, split: str | None) -> Found:
@@ -154,27 +143,17 @@ def no_splits(what: str, split: str) -> OtherSourceError:
     return OtherSourceError(f"split {split}: {what} without splits", "leave --split out")
 
 
-def table_reader(found: Found, *, holds_lists: bool = False) -> ArrowReader:
-    """Return a reader of a table in memory, in the order of its indices mapping if it has one."""
+def table_reader(found: Found) -> ArrowReader:
+    """Return a reader of a table in memory."""
     assert found.table is not None
     table: pa.Table = found.table.table
     return ArrowReader(
         file=SourceFile(name=found.name, bytes=table.nbytes),
         path=None,
         fields=table.schema,
-        rows=len(table) if found.indices is None else len(found.indices),
+        rows=len(table),
         table=TableInMemory.of(found.table, table.column_names),
-        indices=found.indices,
-        holds_lists=holds_lists,
     )
-
-
-def _indices(chunks: list[pa.Array]) -> NDArray[np.int64] | NDArray[np.uint64]:
-    arrays = [as_numpy(chunk) for chunk in chunks]
-    if not arrays:
-        return np.zeros(0, np.int64)
-    joined: NDArray[Any] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return joined if joined.dtype == np.uint64 else joined.astype(np.int64, copy=False)
 
 
 def _file_names(state: AnyPath, files: object) -> list[str]:

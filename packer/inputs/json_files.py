@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_scalar
 from packer.arrow import compute as pc
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError
 from packer.inputs import format_reader
 from packer.inputs.column_types import infer, join, require_column, require_lists, shown
 from packer.inputs.documents import (
@@ -34,13 +34,12 @@ from packer.inputs.documents import (
     reading,
     value_message,
 )
-from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists, error_of_first
+from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists
 from packer.inputs.line_blocks import (
     array_blocks,
     begins_with_array,
     filled_line_numbers,
     filled_lines,
-    first_line,
     line_blocks,
     lines_before,
     next_line,
@@ -52,6 +51,7 @@ from packer.inputs.list_checks import Faults, leave_out, list_faults
 from packer.stores import AnyPath
 from packer.system_errors import shortage
 
+_FIRST = 1 << 16  # bytes read at once to find the first record
 _BLOCK = 1 << 22  # bytes of token lists parsed at once, in over ten times the memory; a longer line extends it
 
 
@@ -66,7 +66,6 @@ class JsonFile(Reader):
 
     block: int
     fields: Mapping[str, object] | None = None
-    fault: SourceError | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Types of the extra columns in the first record; values of other types may follow."""
 
@@ -81,13 +80,9 @@ class JsonFile(Reader):
 
     @classmethod
     def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
-        """Open a file of token lists: read its first record.
-
-        With `skips`, records that cannot be used are rejected, and the first usable one takes the place of the first.
-        """
+        """Open a file of token lists: read its first valid record."""
         reader = _open(path, name, _BLOCK)
-        record = (_usable_record(reader, columns.input_ids, columns.labels) if skips else reader.fields) or {}
-        reader = replace(reader, fields=record)
+        record = reader.fields or {}
         if not record:
             return decoded_lists(reader, columns, has_labels=None, skips=skips)
         require_column(list(record), name, columns)
@@ -100,15 +95,6 @@ class JsonFile(Reader):
         types |= {column: join(types[column], no_numbers) or no_numbers for column in columns.per_token}
         has_labels = record.get(columns.labels) is not None
         return decoded_lists(replace(reader, types=types), columns, has_labels=has_labels, skips=skips)
-
-    @classmethod
-    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-        """Return the names of the fields of the first record.
-
-        With a column as `usable`, the first record with a list in it counts, or else the first valid one.
-        """
-        reader = _open(path, name, _BLOCK)
-        return list((reader.fields if usable is None else _usable_record(reader, usable)) or {})
 
     def cut(self, size: int) -> Sequence[Reader]:
         """Cut a plain file between lines, near multiples of `size`; an array or a compressed file stays whole."""
@@ -146,15 +132,6 @@ class JsonFile(Reader):
 
         return decode
 
-    def samples(self, having: Sequence[str] = ()) -> Iterator[Mapping[str, object]]:
-        """Yield the valid records, up to where an array is damaged; see `Reader.samples`."""
-        names = [spelling for column in having for spelling in spellings(column)]
-        with contextlib.suppress(DocumentError):
-            for line in chain.from_iterable(filled_lines(block) for block, _ in self.blocks(())):
-                if not names or any(name in line for name in names):
-                    with contextlib.suppress(DocumentError):
-                        yield read_record(line)
-
     def lines_of(self, block: bytes) -> bytes | None:
         """Return the block, which is made of the lines of the file; None for an array."""
         return None if self.is_array else block
@@ -167,9 +144,19 @@ class JsonFile(Reader):
         for column in columns:
             if self.fields is None or column in self.fields:
                 continue
-            if not any(column in record for record in self.samples((column,))):
+            if not self._has(column):
                 found = ", ".join(self.fields) or "none"
                 raise PackerError(f"{self.file.name}: no column '{column}' (found: {found}); all files need it")
+
+    def _has(self, column: str) -> bool:
+        """Whether a valid record has a column, up to where an array is damaged."""
+        names = spellings(column)
+        with contextlib.suppress(DocumentError):
+            for line in chain.from_iterable(filled_lines(block) for block, _ in self.blocks(())):
+                with contextlib.suppress(DocumentError):
+                    if any(name in line for name in names) and column in read_record(line):
+                        return True
+        return False
 
     @property
     def places(self) -> Places:
@@ -191,22 +178,20 @@ def _open(path: AnyPath, name: str, block: int) -> JsonFile:
     with reading(name):
         file = SourceFile(name=name, bytes=path.stat().st_size)
         reader = JsonFile(file=file, path=path, is_array=begins_with_array(path), block=block)
+        first: DocumentError | None = None
         try:
-            line = next(array_blocks(path, 1), (b"", 0))[0] if reader.is_array else first_line(path, name)
-            return replace(reader, fields=read_record(line)) if line else reader
-        except DocumentError as fault:
-            return replace(reader, fault=error_of_first(fault, reader))
-
-
-def _usable_record(reader: JsonFile, column: str, labels: str = "") -> Mapping[str, object]:
-    """Return the first record that has a list in a column, or else the first valid one; empty without any.
-
-    Null labels are passed over: they do not say that there are none in other records.
-    """
-    for record in reader.samples((column,)):
-        if isinstance(record.get(column), list) and record.get(labels, ...) is not None:
-            return record
-    return next(reader.samples(), {})
+            for lines, _ in replace(reader, block=_FIRST).blocks(()):
+                for line in filled_lines(lines):
+                    try:
+                        return replace(reader, fields=read_record(line))
+                    except DocumentError as fault:
+                        first = first or fault
+        except DocumentError as fault:  # the array is damaged
+            first = first or fault
+        if first is None:
+            return reader
+        first.place = reader.places.place(0)
+        raise first.in_source(0)
 
 
 _NEWLINE, _BRACE = b"\n{"
@@ -369,7 +354,7 @@ def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels:
             raise DocumentError(0, message, reason="invalid_labels")
     if columns.input_ids not in record:
         message = f"no '{columns.input_ids}' (found: {', '.join(record) or 'none'})"
-        raise DocumentError(0, message, reason="missing_value", listed=f"no '{columns.input_ids}'")
+        raise DocumentError(0, message, reason="missing_value")
     check_list(columns.input_ids, record[columns.input_ids], label=False)
     if (record.get(columns.labels) is not None) != has_labels:
         here, there = ("no ", "") if has_labels else ("", "no ")
@@ -383,29 +368,15 @@ def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels:
 
 
 def check_list(column: str, tokens: object, *, label: bool) -> None:
-    """Raise a DocumentError unless tokens or labels are null, or a list of nulls and integers that fit int32.
-
-    The listed message does not quote texts.
-    """
+    """Raise a DocumentError unless tokens or labels are null, or a list of nulls and integers that fit int32."""
     if tokens is not None and not isinstance(tokens, list):
-        message, listed = (
-            f"'{column}' holds {show(tokens)} where a list of integers is expected" for show in (shown, _kind)
-        )
-        raise DocumentError(0, message, reason="wrong_type", listed=listed)
+        message = f"'{column}' holds {shown(tokens)} where a list of integers is expected"
+        raise DocumentError(0, message, reason="wrong_type")
     for position, token in enumerate(tokens or ()):
         if token is None or (type(token) is int and abs(token) <= LONGEST):  # a bool is an int to isinstance
             continue
         if type(token) is int:
-            message = listed = value_message(column, token, position, label=label)
+            message = value_message(column, token, position, label=label)
         else:
-            message, listed = (
-                f"'{column}' holds {show(token)} at position {position} where an integer is expected"
-                for show in (shown, _kind)
-            )
-        raise DocumentError(0, message, reason="invalid_labels" if label else "invalid_tokens", listed=listed)
-
-
-def _kind(value: object) -> str:
-    """Return a number as it is and the kind of any other value, which may be text: "a string"."""
-    kinds: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
-    return kinds.get(type(value)) or shown(value)
+            message = f"'{column}' holds {shown(token)} at position {position} where an integer is expected"
+        raise DocumentError(0, message, reason="invalid_labels" if label else "invalid_tokens")

@@ -20,9 +20,6 @@ from packer.inputs.format_reader import opened
 from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
 
-MOST_BLANK = 1 << 28
-"""Largest number of bytes in blank lines before the first document; they are read before anything is printed."""
-
 _READ = 1 << 16  # bytes of an array read at once, unless an element is longer
 _BETWEEN = re.compile(rb"\n\s*")
 _MARK = b"\xef\xbb\xbf"  # byte order mark, which some editors write before UTF-8
@@ -153,23 +150,6 @@ def lines_before(path: AnyPath, end: int) -> int:
         while end > 0 and (block := stream.read(min(end, 1 << 22))):
             lines, end = lines + block.count(b"\n"), end - len(block)
     return lines
-
-
-def first_line(path: AnyPath, name: str) -> bytes:
-    """Return the first line that is not blank; empty if there is none.
-
-    A SourceError is raised if the file begins with more than `MOST_BLANK` bytes of blank lines.
-    """
-    blank = 0
-    for block, _ in line_blocks(path, 1 << 16):
-        if filled := block.lstrip():
-            return filled.split(b"\n", 1)[0]
-        blank += len(block)
-        if blank > MOST_BLANK:
-            raise SourceError(
-                f"{name}: its first {blank:,} bytes are blank lines, above the limit of {MOST_BLANK:,}; remove them"
-            )
-    return b""
 
 
 def next_line(file: BinaryIO, at: int) -> int:

@@ -58,7 +58,7 @@ class ParquetReader(TableReader):
         return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+    def column_names(cls, path: AnyPath, name: str) -> list[str]:
         """Return the column names of a file."""
         with reading(name), _opened(path, ahead=False) as parquet:
             return list(parquet.schema_arrow.names)

@@ -6,12 +6,13 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar, TypeAlias
 
 from packer.errors import PackerError, SourceError
 from packer.inputs import documents, format_reader
 from packer.inputs.documents import DocumentError, SourceFile, reading, too_long
-from packer.inputs.format_reader import ROWS, Reader, error_of_first, opened
+from packer.inputs.format_reader import ROWS, Reader, opened
 from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
 
@@ -32,20 +33,18 @@ class CsvFile(Reader):
     file: SourceFile
     path: AnyPath
     fields: Mapping[str, str] | None = None
-    fault: SourceError | None = None
 
     @classmethod
     def open(cls, path: AnyPath, name: str) -> CsvFile:
-        """Open a CSV file: read its header and its first record."""
+        """Open a CSV file: read its header."""
         with reading(name):
             reader = cls(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
         try:
-            first, _ = next(reader.parsed(), (None, 0))
-            if isinstance(first, DocumentError):
-                raise first
-            return replace(reader, fields=first)
+            header, _ = next(reader.parsed(), (None, 0))
         except DocumentError as fault:
-            return replace(reader, fault=error_of_first(fault, reader))
+            raise SourceError(f"{name}: {fault.message}") from None
+        assert not isinstance(header, DocumentError)
+        return replace(reader, fields=header)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[_Record], int]]:
         """Yield records, about `BLOCK` characters at a time, with the bytes of the file read so far.
@@ -55,7 +54,7 @@ class CsvFile(Reader):
         block: list[_Record] = []
         size = done = 0
         try:
-            for record, done in self.parsed():
+            for record, done in islice(self.parsed(), 1, None):
                 block.append(record)
                 size += 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
                 if size >= format_reader.BLOCK or len(block) == ROWS:
@@ -67,7 +66,7 @@ class CsvFile(Reader):
             yield block, done
 
     def parsed(self) -> Iterator[tuple[_Record, int]]:
-        """Yield the records one by one, each with the bytes of the file read so far."""
+        """Yield the header and then the records, each with the bytes of the file read so far."""
         with reading(self.file.name), opened(self.path) as (file, stream):
             text = io.TextIOWrapper(io.BufferedReader(stream, 1 << 20), encoding="utf-8-sig", newline="")
             for record in _records(text, self.file.name):
@@ -77,10 +76,6 @@ class CsvFile(Reader):
         """Return the records, which are parsed already."""
         faults = {row: record.at(row) for row, record in enumerate(block) if isinstance(record, DocumentError)}
         return [{} if isinstance(record, DocumentError) else record for record in block], faults
-
-    def samples(self, having: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
-        """Yield the valid records."""
-        return (record for record, _ in self.parsed() if not isinstance(record, DocumentError))
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that the header names each of these columns."""
@@ -133,7 +128,7 @@ class PlainText(Reader):
 
 
 def _records(text: io.TextIOWrapper, name: str) -> Iterator[_Record]:
-    """Yield the records after the header, or the errors for them; blank lines are ignored."""
+    """Yield a record of empty strings for the header, and the records, or errors for them; blank lines are ignored."""
     csv.field_size_limit(documents.MOST_RECORD)
     header: list[str] | None = None
     count = size = 0
@@ -157,6 +152,7 @@ def _records(text: io.TextIOWrapper, name: str) -> Iterator[_Record]:
                 if len(set(header)) < len(header):
                     twice = next(column for column in header if header.count(column) > 1)
                     raise SourceError(f"{name}: the header names the column '{twice}' twice; rename one of them")
+                yield dict.fromkeys(header, "")
                 continue
             if len(row) != len(header):
                 yield DocumentError(

@@ -70,7 +70,7 @@ class TokenFile(Reader, Protocol):
         return None
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+    def column_names(cls, path: AnyPath, name: str) -> list[str]:
         """Return the names that the tokens and the mask have for packer."""
         return [COLUMNS.input_ids] if cls.mask_of(path) is None else [COLUMNS.input_ids, _MASK_COLUMN]
 

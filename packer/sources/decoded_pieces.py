@@ -215,7 +215,7 @@ class RejectedFile(HashingFile):
                     places = [self._lines + numbers[record] for record in records]
                 self._lines += batch.lines.count(b"\n")
             for one, place in zip(batch.rejected, places, strict=True):
-                self.write(json.dumps([first_row + one.row, place, one.reason, one.listed]).encode() + b"\n")
+                self.write(json.dumps([first_row + one.row, place, one.reason, one.message]).encode() + b"\n")
             first_row += len(batch.input_ids)
             first_record += batch.record_count
             yield batch
@@ -269,8 +269,6 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
             "labels": bool(input_.has_labels),
             "size": size,
         }
-        if source.order is not None:
-            made_from["order"] = source.order
         if source.text is not None:
             made_from["text"] = source.text.to_dict()
         if source.columns.widths:

@@ -377,15 +377,12 @@ def readers_of(found: Found) -> list[Reader]:
     return for_each_file(lambda kind, path, name: kind.open(path, name), found)
 
 
-def column_names(found: Found, usable: str | None = None) -> list[str]:
-    """Return the column names of the first file that has any.
-
-    If unusable records are rejected, `usable` is a column that a record must have for its names to count.
-    """
+def column_names(found: Found) -> list[str]:
+    """Return the column names of the first file that has any."""
     if found.table is not None:
         return list(found.table.table.column_names)
     for path, name in found.files:
-        names = _reader_of(found, path, name).column_names(path, name, usable)
+        names = _reader_of(found, path, name).column_names(path, name)
         if names:
             return names
     return []

@@ -67,7 +67,7 @@ def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
     else:
         inputs = for_each_file(lambda kind, path, name: _of_reader(kind.open(path, name), column, columns), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    return Source(name=found.name, inputs=tuple(inputs), columns=columns, order=found.order)
+    return Source(name=found.name, inputs=tuple(inputs), columns=columns)
 
 
 def open_array(path: AnyPath, keep: Sequence[str]) -> Source:

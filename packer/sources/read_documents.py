@@ -214,7 +214,6 @@ class DocumentReader:
             columns=source.columns.extra,
             widths=source.columns.widths or None,
             text=source.text,
-            indices_xxh3_128=source.order,
         )
         rejections = source.rejections if source.mapped else Rejections.of(self._rejected)
         return Documents(source=source, identity=identity, rows=rows, counts=self._counts, rejections=rejections)

@@ -50,8 +50,6 @@ def open_records(found: Found, options: ReadOptions) -> Source:
     kept, skips, numbered = columns.extra, options.on_error == "skip", not options.pairs
     readers = readers_of(found)
     for reader in readers:
-        if reader.fault is not None and not skips:
-            raise reader.fault
         if options.pairs:
             check_fields_of_pairs(reader)
         else:
@@ -87,7 +85,6 @@ def open_records(found: Found, options: ReadOptions) -> Source:
         inputs=inputs,
         columns=COLUMNS._replace(extra=(*kept, *(name for name, is_made in made.items() if is_made))),
         fingerprint=found.fingerprint,
-        order=found.order,
         pad_id=found.pad_id,
         skips=skips,
         tree_len=options.tree_len,

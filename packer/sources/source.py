@@ -82,9 +82,6 @@ class Source:
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
 
-    order: str | None = None
-    """xxh3-128 of the indices by which a dataset in memory is read, hexadecimal; None if it is read in order."""
-
     pad_id: int | None = None
     """Padding or end-of-sequence token of the tokenizer; None if unknown."""
 

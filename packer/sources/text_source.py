@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -17,7 +17,6 @@ from packer.inputs.column_types import check_types, refuse_twins
 from packer.inputs.documents import COLUMNS, LONGEST, TURN_STARTS, DocumentError
 from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
-from packer.manifest_fields import REMEDY
 from packer.options import ReadOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
@@ -40,8 +39,6 @@ from packer.text.text_encoder import Encoder
 Fields: TypeAlias = pa.Schema | Mapping[str, object]
 """Columns of a file: its schema, or a record."""
 
-_SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
-
 
 def open_text(found: Found, options: ReadOptions) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
@@ -59,7 +56,7 @@ def open_text(found: Found, options: ReadOptions) -> Source:
     if TURN_STARTS in keep:
         raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     readers = readers_of(found)
-    records = _common_records(readers, found.name, options.text_column, pairs=pairs, skips=skips)
+    records = _common_records(readers, found.name, options.text_column, pairs=pairs)
     if options.chat_template is not None and not records.conversational:
         records = as_chats(records, found.name)
     at_turns = options.split_at_turns
@@ -88,7 +85,6 @@ def open_text(found: Found, options: ReadOptions) -> Source:
         columns=COLUMNS._replace(extra=(*keep, *(name for name, is_made in made.items() if is_made))),
         encoder=encoder,
         fingerprint=found.fingerprint,
-        order=found.order,
         pad_id=encoder.pad_id,
         skips=skips,
         tree_len=options.tree_len if options.has_trees else None,
@@ -96,20 +92,13 @@ def open_text(found: Found, options: ReadOptions) -> Source:
     )
 
 
-def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool, skips: bool) -> Records:
+def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool) -> Records:
     """Return the columns that hold the text or preference pairs, which must be the same in all files."""
     known: dict[str, Records] = {}
     for reader in readers:
-        if reader.fault is not None and not skips:
-            raise reader.fault
-        tell = partial(_records_of, reader=reader, text_column=text_column, pairs=pairs)
-        found = _usable_records(reader, tell) if skips else tell(reader.fields)
-        if found is not None:
-            known[reader.file.name] = found
+        if reader.fields is not None:
+            known[reader.file.name] = _records_of(reader.fields, reader.file.name, text_column, pairs=pairs)
     if not known:
-        for reader in readers:
-            if reader.fault is not None:
-                raise SourceError(f"{name}: no record can be used: {str(reader.fault).removesuffix(f'; {REMEDY}')}")
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
     for file, other in others:
@@ -149,11 +138,8 @@ def _refuse_json(reader: Reader, records: Records) -> None:
         )
 
 
-def _records_of(fields: Fields | None, reader: Reader, text_column: str | None, *, pairs: bool) -> Records | None:
-    """Return the columns that hold the text, given a schema or a record. Returns None if there are no fields."""
-    if fields is None:
-        return None
-    file = reader.file.name
+def _records_of(fields: Fields, file: str, text_column: str | None, *, pairs: bool) -> Records:
+    """Return the columns that hold the text, given the schema of a file or a record."""
     if pairs:
         found = recognize_pairs(fields, file, text_column)
     else:
@@ -168,22 +154,6 @@ def _records_of(fields: Fields | None, reader: Reader, text_column: str | None, 
         for column in found.needed:
             refuse_twins(fields, column, file)
     return found
-
-
-def _usable_records(reader: Reader, tell: Callable[[Fields], Records | None]) -> Records | None:
-    """Return the columns that hold the text, by the first record that tells. Returns None if there are no records.
-
-    Raises the error of the first record if none of the first records tells.
-    """
-    first: PackerError | None = None
-    for fields in islice(reader.samples(), _SAMPLES):
-        try:
-            return tell(fields)
-        except PackerError as error:
-            first = first or error
-    if first is not None:
-        raise first
-    return None
 
 
 def _shown(records: Records) -> str:

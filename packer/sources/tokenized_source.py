@@ -13,7 +13,7 @@ from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
 from packer.inputs.documents import ATTENTION, MASKS, TURN_STARTS, Columns, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usual_widths
-from packer.inputs.hugging_face import Found, table_reader
+from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
@@ -74,7 +74,7 @@ def refuse_masks(keep: Sequence[str]) -> None:
 
 
 def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
-    names = column_names(found, columns.input_ids if skips else None)
+    names = column_names(found)
     if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
         raise PackerError(
             f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
@@ -83,11 +83,7 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
     masks = tuple(name for name in MASKS if name in names)
     read = _with(columns, masks)
     opened: list[Input]
-    if found.indices is not None:  # decoded in this order
-        reader = table_reader(found, holds_lists=True)
-        has_labels = find_columns(reader.fields, found.name, read)
-        opened = [decoded_lists(reader, read, has_labels=has_labels, skips=skips)]
-    elif found.table is not None:
+    if found.table is not None:
         opened = [_open_table(found, read)]
     else:
         opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read, skips=skips), found)
@@ -105,7 +101,6 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
         inputs=inputs,
         columns=columns,
         fingerprint=found.fingerprint,
-        order=found.order,
         pad_id=found.pad_id,
         skips=skips,
         holds_chats=TURN_STARTS in names,

@@ -32,7 +32,6 @@ _SHAREGPT = {
 }
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")}
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-_LONGEST_ROLE = 20  # characters; what is longer may be text
 _ROLES |= {"observation": "tool", "function_call": "assistant"}
 IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see docs/how-to/images.md"
 """Remedy for documents that are not text alone."""
@@ -40,9 +39,9 @@ _NO_TEXT = {"role", "name", "weight", "train"}
 """Fields of a message that are not part of its content."""
 
 
-def record_error(message: str, reason: Reason, listed: str = "") -> DocumentError:
+def record_error(message: str, reason: Reason) -> DocumentError:
     """Return the error for a record. Its number is added where records are counted."""
-    return DocumentError(0, message, reason=reason, listed=listed)
+    return DocumentError(0, message, reason=reason)
 
 
 def _wrong_type(where: str, value: Any, expected: str) -> DocumentError:
@@ -205,11 +204,9 @@ def _is_trained(message: Message, where: str, train_on: TrainOn, *, in_prompt: b
     weight, train = message.get("weight"), message.get("train")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         expected = "0 (context only) or 1 (trained) is expected"
-        listed = f"{where} has another weight where {expected}"
-        raise record_error(f"{where} has the weight {weight!r}, where {expected}", "invalid_chat", listed)
+        raise record_error(f"{where} has the weight {weight!r}, where {expected}", "invalid_chat")
     if train is not None and not isinstance(train, bool):
-        listed = f"{where} has train {type(train).__name__} where true or false is expected"
-        raise record_error(f"{where} has train {train!r}, where true or false is expected", "invalid_chat", listed)
+        raise record_error(f"{where} has train {train!r}, where true or false is expected", "invalid_chat")
     if weight is not None and train is not None and bool(weight) != train:
         both = f"{where} has weight {weight!r} and train {str(train).lower()}"
         raise record_error(f"{both}; leave one of them out", "invalid_chat")
@@ -272,11 +269,10 @@ def _message(message: Any, where: str) -> Message:
             message["content"] = message.pop("value")
     else:
         found = ", ".join(message) or "none"
-        raise record_error(f"{where} has no 'role' (found: {found})", "invalid_chat", f"{where} has no 'role'")
+        raise record_error(f"{where} has no 'role' (found: {found})", "invalid_chat")
     if not isinstance(role, str) or role not in known:
         among = f"which is none of {', '.join(known)}"
-        listed = f"{where} has an unknown role" if len(str(role)) > _LONGEST_ROLE else ""
-        raise record_error(f"{where} has the role {role!r}, {among}", "invalid_chat", listed)
+        raise record_error(f"{where} has the role {role!r}, {among}", "invalid_chat")
     if role == "function_call" and isinstance(message.get("content"), str):
         message["tool_calls"] = _calls_of(message.pop("content"), where)
     content = message.get("content", "")
@@ -301,7 +297,7 @@ def _check_part(part: Any, where: str) -> None:
     kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
     if kind != "text" or not isinstance(part, dict):
         raise record_error(
-            f"{where} has the type {str(kind)[:_LONGEST_ROLE]!r}, and only text can be packed; {IMAGES_PAGE}",
+            f"{where} has the type {str(kind)[:20]!r}, and only text can be packed; {IMAGES_PAGE}",
             "invalid_chat",
         )
     text_of(part.get("text"), f"the text of {where}")

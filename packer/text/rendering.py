@@ -165,8 +165,7 @@ class Templates:
             where = "it" if count is None else f"up to {chat.name_of(count - (not prompt))}"
             reason = next(iter(str(text).splitlines()), "")
             what = f"the chat template does not render {where}: {type(text).__name__}"
-            listed = what if _quotes(reason, chat, text) else f"{what} {reason}"
-            raise record_error(f"{what} {reason}", "template_error", listed) from text
+            raise record_error(f"{what} {reason}", "template_error") from text
         return text
 
     def attempt(
@@ -213,14 +212,6 @@ def _arguments(chat: Chat) -> dict[str, Any]:
     if refused is not None:
         raise TypeError(f"'{TEMPLATE_KWARGS}' has {refused}, which is not an argument of a template; remove it")
     return found
-
-
-def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
-    """Whether the reason of an error may quote text of a chat; messages that the template itself raises do not."""
-    if not isinstance(error, TemplateError):
-        return True
-    contents = (message.get("content") for message in chat.messages)
-    return any(isinstance(content, str) and content.strip() and content.strip() in reason for content in contents)
 
 
 def _fitting(tokenizer: Tokenizer) -> list[str]:

@@ -134,8 +134,7 @@ class TextTokens:
                 if not is_refusal(error):
                     raise
                 message = f"the tokenizer does not take it: {_reason(error)}"
-                listed = f"the tokenizer does not take it: {type(error).__name__}"
-                raise DocumentError(one.row, message, reason="invalid_text", listed=listed) from None
+                raise DocumentError(one.row, message, reason="invalid_text") from None
         raise AssertionError("a tokenizer refuses texts that it takes one by one")
 
     def _encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:

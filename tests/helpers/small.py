@@ -32,7 +32,6 @@ PLACES = {
     "checked_sequences": "packer.inputs.token_files._SEQUENCES_TOGETHER",
     "checked_ends": "packer.inputs.mapped_arrays._CHECKED",
     "searched_tokens": "packer.inputs.token_files._TOGETHER",
-    "blank_lines": "packer.inputs.line_blocks.MOST_BLANK",
     "record": "packer.inputs.documents.MOST_RECORD",
     "sorted_segments": "packer.sources.segment_index._TOGETHER",
     # planning

@@ -28,7 +28,7 @@ class NumberLines(Reader):
         return decoded_lists(cls.open(path, name), columns, has_labels=False)
 
     @classmethod
-    def column_names(cls, path: Path, name: str, usable: str | None = None) -> list[str]:
+    def column_names(cls, path: Path, name: str) -> list[str]:
         return ["input_ids"]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
