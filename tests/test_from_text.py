@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
+from packer.inputs.format_reader import DecodedInput
 from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
-from packer.sources.record_decoder import RecordDecoder
 from tests.helpers import naive_chats
 from tests.helpers.chat_templates import EXACT, REWRITING, auto_tokenizer, save_tokenizer, trained
 from tests.helpers.kills import Killed
@@ -164,15 +164,15 @@ def test_workers_do_not_change_a_byte(tmp_path, tokenizer, kind, small):
 def kill_after(monkeypatch, blocks: int):
     """Make the tokenizer raise `Killed` at this block of records; return a list of the blocks it was called with."""
     calls = []
-    encode = RecordDecoder.__call__
+    decode = DecodedInput._decoded
 
     def limited(self, block):
         calls.append(block)
         if len(calls) == blocks:
             raise Killed
-        return encode(self, block)
+        return decode(self, block)
 
-    monkeypatch.setattr(RecordDecoder, "__call__", limited)
+    monkeypatch.setattr(DecodedInput, "_decoded", limited)
     return calls
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
-from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
-from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, share_of
+from packer.inputs.documents import Columns, SourceFile, reading
+from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
 from packer.inputs.mapped_arrays import MappedArrays
 from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of, with_storage
 from packer.inputs.token_tables import MappedLists, TableInMemory
@@ -27,7 +27,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ArrowReader(TableReader):
+class ArrowReader(Reader):
     """Records in the record batches of a file, or of a table in memory."""
 
     file: SourceFile
@@ -62,9 +62,7 @@ class ArrowReader(TableReader):
         return cls(file=file, path=path, fields=schema_of(buffer), rows=rows, whole=whole)
 
     @classmethod
-    def open_lists(
-        cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False
-    ) -> MappedLists | DecodedInput:
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists | DecodedInput:
         """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped."""
         with reading(name):
             file = _file(path, name)
@@ -77,7 +75,7 @@ class ArrowReader(TableReader):
         if mapped is not None and is_plain:
             return mapped
         reader = cls(file=file, path=path, fields=fields, rows=rows, holds_lists=True, whole=mapped is None)
-        return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
+        return decoded_lists(reader, columns, has_labels=has_labels)
 
     @classmethod
     def column_names(cls, path: AnyPath, name: str) -> list[str]:
@@ -108,11 +106,6 @@ class ArrowReader(TableReader):
             yield batch, self.file.bytes * done // max(self.rows, 1)
 
     @property
-    def places(self) -> Places:
-        """Locations of the records, for messages."""
-        return RowPlaces(self.file.name, self.first_row)
-
-    @property
     def _per_block(self) -> int:
         size, most = (4 * LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
         return min(max(size * self.rows // max(self.file.bytes, 1), 1), most)
@@ -141,7 +134,7 @@ class ArrowReader(TableReader):
                 return
 
 
-def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> DecodedInput:
+def decoded_again(lists: MappedLists, columns: Columns) -> DecodedInput:
     """Return mapped lists as an input that decodes them each time they are read, so that steps can change them."""
     (store,) = lists.stores
     reader = ArrowReader(
@@ -152,7 +145,7 @@ def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> Decod
         table=None if isinstance(store, MappedFile) else store,
         holds_lists=True,
     )
-    return decoded_lists(reader, columns, has_labels=lists.has_labels, skips=skips)
+    return decoded_lists(reader, columns, has_labels=lists.has_labels)
 
 
 def _file(path: AnyPath, name: str) -> SourceFile:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -207,45 +206,18 @@ class Batch(NamedTuple):
             return len(self.input_ids)
         return int(self.records[-1]) + 1 if len(self.records) else 0
 
+    def first(self, count: int) -> Batch:
+        """Return the lists of the first documents, of a batch of documents that are a record each."""
+        labels = None if self.labels is None else self.labels[:count]
+        extra = {name: values[:count] for name, values in self.extra.items()}
+        return Batch(self.input_ids[:count], labels, self.done, extra)
+
     def beside(self, columns: Columns) -> dict[str, pa.Array]:
         """Return labels, if there are any, and extra columns that hold a value per token, by name."""
         found = {} if self.labels is None else {columns.labels: self.labels}
         return found | {name: self.extra[name] for name in columns.per_token if name in self.extra}
 
 
-def joined_batches(parts: Sequence[Batch]) -> Batch:
-    """Join batches of one block of records."""
-    if len(parts) == 1:
-        return parts[0]
-    labels = [part.labels for part in parts if part.labels is not None]
-    return Batch(
-        pa.concat_arrays([part.input_ids for part in parts]),
-        pa.concat_arrays(labels) if labels else None,
-        parts[-1].done,
-        {name: pa.concat_arrays([part.extra[name] for part in parts]) for name in parts[0].extra},
-        counts=sum((Counter(part.counts) for part in parts), Counter()),
-        records=np.concatenate([part.records for part in parts if part.records is not None]),
-    )
-
-
-class Places(Protocol):
-    """Locations of the documents of an input, for messages and the list of rejected records; can be pickled."""
-
-    def place(self, row: int) -> str:
-        """Return the location of a document, such as "rows.jsonl line 18"."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowPlaces:
-    """Locations in a file whose documents are numbered, such as "rows.parquet row 17"."""
-
-    name: str
-    first_row: int = 0
-
-    def place(self, row: int) -> str:
-        """Return the location of a document."""
-        return f"{self.name} row {self.number(row)}"
-
-    def number(self, row: int) -> int:
-        """Return the number of a document in its file, counted from 0."""
-        return self.first_row + row
+def place_of_row(name: str, first_row: int, row: int) -> str:
+    """Return the location of a row, counted from `first_row` of a file: "rows.parquet row 17"."""
+    return f"{name} row {first_row + row}"

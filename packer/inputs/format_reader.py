@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from packer.arrow import as_arrow
+from packer.column_names import ANSWER
 from packer.engine import DecodePool
 from packer.errors import PackerError
 from packer.inputs.column_types import as_plain, infer, plain_type, require_kept
@@ -19,24 +21,17 @@ from packer.inputs.documents import (
     Batch,
     Columns,
     DocumentError,
-    Places,
-    RowPlaces,
     SourceFile,
+    place_of_row,
     reading,
 )
-from packer.inputs.list_checks import Faults, check_lists, is_nested, values_of
+from packer.inputs.list_checks import BlockRecords, Faults, decode_lists, is_nested, joined_batches, values_of
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath, RemotePath
 from packer.token_memory import list_lengths
 
 Block: TypeAlias = Any
 """What a reader cuts a file into: bytes, a record batch or records."""
-
-BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
-"""Records of a block, as columns or as Python objects."""
-
-ListDecoder: TypeAlias = Callable[[tuple[Block, int]], Batch]
-"""Function that decodes a block of token lists, given with the bytes of the file up to its end."""
 
 Step: TypeAlias = Callable[[Batch], Batch]
 """A check or change of a batch. Raises a DocumentError with the index of the document in the batch."""
@@ -64,8 +59,8 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 class Reader(Protocol):
     """A file of one format, or a piece of one, read in blocks of records.
 
-    `blocks` cuts the file quickly, in one thread; `records` and the function that `lists` returns decode a block in any
-    thread. Subclasses may leave out every member but `open`, `file`, `path`, `fields`, `blocks` and `records`.
+    `blocks` cuts the file quickly, in one thread; `records` decodes a block in any thread. Subclasses that read record
+    batches may leave out every member but `open`, `file`, `path`, `fields` and `blocks`.
 
     The class methods take the path of a file, and its name in messages and in the manifest. They raise a `PackerError`
     if the file cannot be read, and a `SourceError` if it is truncated or corrupt.
@@ -79,8 +74,8 @@ class Reader(Protocol):
         """Open a file of other records than token lists: text, or numbers."""
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> Input:
-        """Open a file of token lists, given the columns to read; with `skips`, unusable records are rejected.
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> Input:
+        """Open a file of token lists, given the columns to read.
 
         A PackerError is raised if a column is missing, or the format holds no lists.
         """
@@ -106,9 +101,14 @@ class Reader(Protocol):
         return None
 
     @property
-    def places(self) -> Places:
-        """Locations of the records, for messages."""
-        return RowPlaces(self.file.name)
+    def first_row(self) -> int:
+        """Number of records in the file before this piece; 0 for pieces whose records are located by line."""
+        return 0
+
+    @property
+    def place(self) -> Callable[[int], str]:
+        """Function from a record to its location, such as "rows.parquet row 17"; can be pickled."""
+        return partial(place_of_row, self.file.name, self.first_row)
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
@@ -116,6 +116,8 @@ class Reader(Protocol):
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that records have these columns, which are to be kept, each once and in a type that can be kept."""
+        if isinstance(self.fields, pa.Schema):
+            require_kept(self.fields, columns, self.file.name)
 
     def cut(self, size: int) -> Sequence[Reader]:
         """Cut into pieces of about `size` bytes, which depend on nothing but the file and `size`."""
@@ -125,48 +127,18 @@ class Reader(Protocol):
         """Yield blocks of records with at least these columns, each with the bytes of the file up to its end."""
 
     def records(self, block: Block, columns: Sequence[str]) -> tuple[BlockRecords, Faults]:
-        """Decode columns of a block; also return the errors for records that are not valid, which have no fields."""
+        """Decode columns of a block; also return the errors for records that are not valid, which have no fields.
 
-    def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
-        """Return a function that decodes columns of blocks of token lists in one pass over the file.
-
-        With `skips`, records that cannot be parsed are rejected, with an empty document in the place of each.
+        A record batch lacks columns that are not in the file: of two files of chats, one may have tools.
         """
-        raise AssertionError(f"{self.file.name} holds no lists")
-
-    def lines_of(self, block: Block) -> bytes | None:
-        """Return the lines that a block is made of; None if records are located by number."""
-        return None
-
-
-class TableReader(Reader, Protocol):
-    """A reader of a format with a schema, whose blocks are record batches."""
-
-    @property
-    def fields(self) -> pa.Schema:
-        """Schema of the file."""
-
-    def require(self, columns: Sequence[str]) -> None:
-        """Check that each of these columns exists exactly once and has a type that can be kept."""
-        require_kept(self.fields, columns, self.file.name)
-
-    def records(self, block: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Faults]:
-        """Return the record batch, with missing columns added as nulls: of two files of chats, one may have tools."""
         for column in columns:
             if column not in block.schema.names:
                 block = block.append_column(column, pa.nulls(len(block)))
         return block, {}
 
-    def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
-        """Return a function that takes the columns of a record batch."""
-
-        def decode(block: tuple[pa.RecordBatch, int]) -> Batch:
-            batch, done = block
-            labels = batch.column(columns.labels) if has_labels else None
-            extra = {name: as_plain(batch.column(name)) for name in columns.extra}
-            return Batch(batch.column(columns.input_ids), labels, done, extra)
-
-        return decode
+    def lines_of(self, block: Block) -> bytes | None:
+        """Return the lines that a block is made of; None if records are located by number."""
+        return None
 
 
 @contextmanager
@@ -184,6 +156,10 @@ def values_of_column(records: BlockRecords, column: str) -> pa.Array:
     return infer([record.get(column) for record in records], column)
 
 
+def _slice(records: BlockRecords, first: int, last: int) -> BlockRecords:
+    return records.slice(first, last - first) if isinstance(records, pa.RecordBatch) else records[first:last]
+
+
 def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:
     """Return the share of a file of `rows` rows that rows `start` to `stop` - 1 take, by their number."""
     first, last = (file.bytes * row // max(rows, 1) for row in (start, stop))
@@ -196,11 +172,16 @@ class DecodedInput:
 
     reader: Reader
     needed: tuple[str, ...]
-    kept: tuple[str, ...]
-    """Columns among them that are kept as they are."""
+    """Columns to read."""
 
-    start: Callable[[DecodedInput], ListDecoder]
-    """Function from the input to what decodes the blocks of its reader in one pass; can be pickled."""
+    extra: tuple[str, ...]
+    """Columns among them with further values of the documents; those that `decode` does not return are kept as is."""
+
+    decode: Callable[[BlockRecords], Batch]
+    """Function from records to documents. Its DocumentErrors have the number of a record. Can be pickled."""
+
+    empty: Batch
+    """Takes the place of the documents of a record that cannot be used."""
 
     is_slow: bool
     """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
@@ -213,6 +194,9 @@ class DecodedInput:
 
     numbers_documents: bool = False
     """Whether a record makes any number of documents, which the column `answer` numbers from 0; if not, one."""
+
+    skips: bool = False
+    """Whether records that cannot be used are rejected."""
 
     @property
     def file(self) -> SourceFile:
@@ -235,12 +219,7 @@ class DecodedInput:
         fields = self.reader.fields
         if not isinstance(fields, pa.Schema) or self.rows == 0:
             return {}
-        return {name: fields.field(name).type for name in self.kept}
-
-    @property
-    def places(self) -> Places:
-        """Locations of the records, for messages."""
-        return self.reader.places
+        return {name: fields.field(name).type for name in self.extra}
 
     def cut(self, size: int) -> Sequence[DecodedInput]:
         """Cut into the pieces of the reader (`Reader.cut`). `file.bytes` of a piece is its share of the file."""
@@ -251,25 +230,93 @@ class DecodedInput:
 
         Blocks are decoded in the threads of `pool`, or of a small pool of its own.
         """
-        decode, blocks = self.start(self), self.reader.blocks(self.needed)
-
-        def documents_of(block: tuple[Block, int]) -> Batch:
-            batch = decode(block)
-            for step in self.steps:
-                batch = step(batch)
-            return batch
-
+        blocks = self.reader.blocks(self.needed)
         with reading(self.file.name):
             if not self.is_slow:
-                yield from self._numbered(map(documents_of, blocks))
+                yield from self._numbered(map(self._decoded, blocks))
                 return
             own = closing(DecodePool(_THREADS)) if pool is None else nullcontext(pool)
-            with own as working, closing(working.in_order(documents_of, blocks)) as results:
+            with own as working, closing(working.in_order(self._decoded, blocks)) as results:
                 yield from self._numbered(results)
 
     def chunks_of(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
         """Yield extra columns of the documents in order."""
         return ({name: batch.extra[name] for name in names} for batch in self.batches())
+
+    def _decoded(self, block: tuple[Block, int]) -> Batch:
+        """Decode a block, given with the bytes of the file up to its end, and let it pass through all steps."""
+        content, done = block
+        records, faults = self.reader.records(content, self.needed)
+        try:
+            batch = self._whole(records, faults)
+        except DocumentError as fault:
+            if not self.skips:
+                fault.of_record = self.numbers_documents
+                raise
+            batch = self._usable(records, faults)
+        if faults:
+            owners = range(len(records)) if batch.records is None else batch.records.tolist()
+            rejected = tuple(faults[row].at(at) for at, row in enumerate(owners) if row in faults)
+            batch = batch._replace(rejected=rejected)
+        batch = batch._replace(done=done, lines=self.reader.lines_of(content) if self.skips else None)
+        for step in self.steps:
+            batch = step(batch)
+        return batch
+
+    def _whole(self, records: BlockRecords, faults: Faults) -> Batch:
+        """Decode records all at once. Raises the error of the first one that cannot be used."""
+        try:
+            if faults:
+                raise faults[min(faults)]
+            return self._with_kept(self.decode(records), records)
+        except DocumentError as fault:
+            if 0 < fault.row < len(records) and not self.skips:
+                self._whole(_slice(records, 0, fault.row), {})
+            raise
+
+    def _usable(self, records: BlockRecords, faults: Faults) -> Batch:
+        """Decode records without those that cannot be used, whose errors are added to `faults`."""
+        parts = [*self._parts(records, 0, faults)]
+        if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
+            records = [{} if row in faults else record for row, record in enumerate(records)]
+        return self._with_kept(joined_batches(parts), records)
+
+    def _parts(self, records: BlockRecords, first: int, faults: Faults) -> Iterator[Batch]:
+        """Yield the documents of records, the first of which has the number `first` in its block.
+
+        Halves are decoded where the whole cannot be, so a fault costs few attempts.
+        """
+        count = len(records)
+        if not faults.keys() & range(first, first + count):
+            try:
+                batch = self._with_kept(self.decode(records), records)
+                numbers = np.arange(count) if batch.records is None else batch.records
+                yield batch._replace(records=first + numbers, extra={n: batch.extra[n] for n in self.empty.extra})
+                return
+            except DocumentError as fault:
+                if count == 1 and fault.reason is None:
+                    raise fault.at(first) from None
+                if count == 1:
+                    faults[first] = fault.at(first)
+        if count == 1:
+            yield self.empty._replace(records=np.full(len(self.empty.input_ids), first))
+        elif count:
+            half = count // 2
+            yield from self._parts(_slice(records, 0, half), first, faults)
+            yield from self._parts(_slice(records, half, count), first + half, faults)
+
+    def _with_kept(self, batch: Batch, records: BlockRecords) -> Batch:
+        """Add the columns that are kept as they are, and numbers of documents if a record makes several."""
+        extra: dict[str, pa.Array] = dict.fromkeys(self.extra) | batch.extra  # in this order
+        for name in (name for name in self.extra if name not in batch.extra):
+            extra[name] = values_of_column(records, name)
+            if batch.records is not None and len(batch.records) > len(records):
+                extra[name] = extra[name].take(as_arrow(batch.records))
+        if self.numbers_documents:
+            assert batch.records is not None
+            owners = batch.records  # ascending; the documents of each are numbered from 0
+            extra[ANSWER] = as_arrow((np.arange(len(owners)) - np.searchsorted(owners, owners)).astype(np.int32))
+        return batch._replace(extra=extra)
 
     def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield batches; errors with the index of a document in its batch get its index in the input, and its place."""
@@ -281,12 +328,12 @@ class DecodedInput:
                 records += batch.record_count
         except DocumentError as fault:
             fault = fault.at(row + fault.row)
-            fault.place = self.places.place(records + fault.row - row) if fault.of_record else self.place(fault.row)
+            fault.place = self.reader.place(records + fault.row - row) if fault.of_record else self.place(fault.row)
             raise fault from None
 
     def place(self, row: int) -> str:
         """Return the location of a document. If records make any number of documents, this is the file alone."""
-        return self.file.name if self.numbers_documents else self.places.place(row)
+        return self.file.name if self.numbers_documents else self.reader.place(row)
 
 
 Input: TypeAlias = DecodedInput | MappedLists
@@ -303,21 +350,19 @@ def written_ns(input_: Input) -> int | None:
     return max((path.stat().st_mtime_ns for path in paths_of(input_)), default=None)
 
 
-def _list_decoder(columns: Columns, has_labels: bool, skips: bool, input_: DecodedInput) -> ListDecoder:
-    return input_.reader.lists(columns, has_labels=has_labels, skips=skips)  # before any steps, which may make labels
-
-
-def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:
+def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None) -> DecodedInput:
     """Return the token lists of a reader as an input that checks them; `has_labels` is None without documents."""
     wanted = columns.wanted(has_labels=bool(has_labels))
+    nothing = pa.array([[]], pa.list_(pa.null()))
+    wide = {name: pa.array([[]], pa.list_(pa.list_(pa.null(), width))) for name, width in columns.widths.items()}
     return DecodedInput(
         reader=reader,
         needed=tuple(dict.fromkeys(wanted)),
-        kept=columns.extra,
-        start=partial(_list_decoder, columns, bool(has_labels), skips),
+        extra=columns.extra,
+        decode=partial(decode_lists, columns=columns, has_labels=bool(has_labels)),
+        empty=Batch(nothing, nothing if has_labels else None, 0, dict.fromkeys(columns.per_token, nothing) | wide),
         is_slow=not isinstance(reader.fields, pa.Schema),
         has_labels=has_labels,
-        steps=(partial(check_lists, columns=columns, skips=skips),),
     )
 
 

@@ -8,8 +8,9 @@ the lines at fault.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, pairwise
 
 import numpy as np
@@ -21,20 +22,16 @@ from packer.arrow import as_scalar
 from packer.arrow import compute as pc
 from packer.errors import PackerError
 from packer.inputs import format_reader
-from packer.inputs.column_types import infer, join, require_column, require_lists, shown
+from packer.inputs.column_types import infer, join, require_column, require_lists
 from packer.inputs.documents import (
-    LONGEST,
     MASKS,
-    Batch,
     Columns,
     DocumentError,
-    Places,
-    RowPlaces,
     SourceFile,
+    place_of_row,
     reading,
-    value_message,
 )
-from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists
+from packer.inputs.format_reader import CODECS, DecodedInput, Reader, decoded_lists
 from packer.inputs.line_blocks import (
     array_blocks,
     begins_with_array,
@@ -47,7 +44,7 @@ from packer.inputs.line_blocks import (
     read_records,
     spellings,
 )
-from packer.inputs.list_checks import Faults, leave_out, list_faults
+from packer.inputs.list_checks import BlockRecords, Faults
 from packer.stores import AnyPath
 from packer.system_errors import shortage
 
@@ -66,8 +63,11 @@ class JsonFile(Reader):
 
     block: int
     fields: Mapping[str, object] | None = None
-    types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Types of the extra columns in the first record; values of other types may follow."""
+    lists: Columns | None = None
+    """Columns of token lists, which pyarrow parses; None for other records."""
+
+    types: dict[str, pa.DataType] = field(default_factory=dict, compare=False)
+    """Types of the extra columns in all records so far; parsing is fast while new values fit them."""
 
     start: int = 0
     stop: int | None = None
@@ -79,12 +79,12 @@ class JsonFile(Reader):
         return _open(path, name, format_reader.BLOCK)
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> DecodedInput:
         """Open a file of token lists: read its first valid record."""
         reader = _open(path, name, _BLOCK)
         record = reader.fields or {}
         if not record:
-            return decoded_lists(reader, columns, has_labels=None, skips=skips)
+            return decoded_lists(reader, columns, has_labels=None)
         require_column(list(record), name, columns)
         reader.require(columns.extra)
         types = dict.fromkeys(columns.extra, pa.null())
@@ -94,7 +94,7 @@ class JsonFile(Reader):
         no_numbers = pa.list_(pa.null())
         types |= {column: join(types[column], no_numbers) or no_numbers for column in columns.per_token}
         has_labels = record.get(columns.labels) is not None
-        return decoded_lists(replace(reader, types=types), columns, has_labels=has_labels, skips=skips)
+        return decoded_lists(replace(reader, lists=columns, types=types), columns, has_labels=has_labels)
 
     def cut(self, size: int) -> Sequence[Reader]:
         """Cut a plain file between lines, near multiples of `size`; an array or a compressed file stays whole."""
@@ -115,22 +115,16 @@ class JsonFile(Reader):
             else:
                 yield from line_blocks(self.path, self.block, self.start, self.stop)
 
-    def records(self, block: bytes, columns: Sequence[str]) -> tuple[list[dict[str, object]], Faults]:
-        """Parse every line that is not blank."""
+    def records(self, block: bytes, columns: Sequence[str]) -> tuple[BlockRecords, Faults]:
+        """Parse every line that is not blank: all at once if they are token lists that pyarrow takes, or one by one."""
+        if self.lists is not None:
+            parsed = parse_lines(block, self.lists, self.types, has_labels=self.lists.labels in columns)
+            if parsed is not None:
+                for name in self.lists.extra:
+                    kind = parsed.schema.field(name).type
+                    self.types[name] = join(self.types[name], kind) or kind
+                return parsed, {}
         return read_records(filled_lines(block))
-
-    def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
-        """Return a function that parses the lists of a block."""
-        types = dict(self.types)  # of all values so far; parsing is fast while new values fit them
-
-        def decode(block: tuple[bytes, int]) -> Batch:
-            lines, done = block
-            batch = parse_lines(lines, columns, types, has_labels=has_labels, skips=skips)
-            for column, values in batch.extra.items():
-                types[column] = join(types.get(column, pa.null()), values.type) or values.type
-            return batch._replace(done=done, lines=self.lines_of(lines) if skips else None)
-
-        return decode
 
     def lines_of(self, block: bytes) -> bytes | None:
         """Return the block, which is made of the lines of the file; None for an array."""
@@ -159,12 +153,12 @@ class JsonFile(Reader):
         return False
 
     @property
-    def places(self) -> Places:
-        """Locations of the documents: the lines of this file, or rows of an array."""
-        return RowPlaces(self.file.name) if self.is_array else self
+    def place(self) -> Callable[[int], str]:
+        """Function from a record to its location: its line, or its row in an array."""
+        return partial(place_of_row, self.file.name, 0) if self.is_array else self.line_of
 
-    def place(self, row: int) -> str:
-        """Return the line of a document, such as "rows.jsonl line 18"; reads the file again."""
+    def line_of(self, row: int) -> str:
+        """Return the line of a record, such as "rows.jsonl line 18"; reads the file again."""
         line = lines_before(self.path, self.start)
         for block, _ in line_blocks(self.path, _BLOCK, self.start, self.stop):
             numbers = filled_line_numbers(block)
@@ -190,7 +184,7 @@ def _open(path: AnyPath, name: str, block: int) -> JsonFile:
             first = first or fault
         if first is None:
             return reader
-        first.place = reader.places.place(0)
+        first.place = reader.place(0)
         raise first.in_source(0)
 
 
@@ -201,28 +195,23 @@ _LIST = pa.list_(pa.int32())
 
 
 def parse_lines(
-    block: bytes, columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool, skips: bool
-) -> Batch:
-    """Parse a block of whole lines; columns that a line lacks are null there.
+    block: bytes, columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool
+) -> pa.RecordBatch | None:
+    """Parse a block of whole lines with token lists; columns that a line lacks are null there.
 
-    `types` are tried first for the extra columns, and may differ from block to block. The first (usable) line of the
-    file says whether there are labels. With `skips`, lines that cannot be used become empty, rejected documents.
-    Otherwise, the first such line raises a DocumentError.
+    `types` are tried first for the extra columns, and may differ from block to block. Returns None if a line may be
+    invalid.
     """
     try:
         _refuse_masks(block, columns)
         parsed = _parse(block, columns, types)
         _require_lists(parsed, columns, count_lines(block), has_labels=has_labels)
-        return _batch(parsed, columns, has_labels=has_labels)
     except (pa.ArrowException, DocumentError) as error:
         if shortage(error) is not None:  # the lines may be valid
             raise
-    return _parse_each(filled_lines(block), columns, has_labels=has_labels, skips=skips)
-
-
-def _batch(parsed: Mapping[str, pa.Array], columns: Columns, *, has_labels: bool) -> Batch:
-    labels = parsed[columns.labels] if has_labels else None
-    return Batch(parsed[columns.input_ids], labels, 0, {column: parsed[column] for column in columns.extra})
+        return None
+    names = dict.fromkeys(columns.wanted(has_labels=has_labels))
+    return pa.record_batch([parsed[name] for name in names], names=[*names])
 
 
 def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
@@ -322,61 +311,3 @@ def _refuse_masks(block: bytes, columns: Columns) -> None:
         for line in filled_lines(block):
             if any(mask in read_record(line) for mask in masks):
                 raise pa.ArrowInvalid("a mask is not read")
-
-
-def _parse_each(lines: list[bytes], columns: Columns, *, has_labels: bool, skips: bool) -> Batch:
-    """Parse lines one by one; see `parse_lines`."""
-    records, faults = read_records(lines)
-    for row, record in enumerate(records):
-        if row in faults:
-            continue
-        try:
-            _check_record(record, columns, has_labels=has_labels)
-        except DocumentError as fault:
-            records[row], faults[row] = {}, fault.at(row)
-    if faults and not skips:
-        records = records[: min(faults)]  # only an earlier line can have the first fault
-    tokens = (columns.input_ids, columns.labels)
-    values = {name: [record.get(name) for record in records] for name in (*tokens, *columns.extra)}
-    for name in (*tokens, *columns.per_token):
-        values[name] = [[] if row in faults else value for row, value in enumerate(values[name])]
-    lists = {name: pa.array(values[name], _LIST) for name in tokens[: 1 + has_labels]}
-    batch = _batch({**_infer_extra(values, columns), **lists}, columns, has_labels=has_labels)
-    faults |= list_faults(batch, columns)
-    return leave_out(batch, columns, faults, skips=skips)
-
-
-def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels: bool) -> None:
-    """Raise a DocumentError if a line lacks a column, or a value has a wrong type. Nulls are found later."""
-    for mask in MASKS:
-        if mask in record and mask not in columns.extra:
-            message = f"has '{mask}', and the first line has none; give it to all lines or none"
-            raise DocumentError(0, message, reason="invalid_labels")
-    if columns.input_ids not in record:
-        message = f"no '{columns.input_ids}' (found: {', '.join(record) or 'none'})"
-        raise DocumentError(0, message, reason="missing_value")
-    check_list(columns.input_ids, record[columns.input_ids], label=False)
-    if (record.get(columns.labels) is not None) != has_labels:
-        here, there = ("no ", "") if has_labels else ("", "no ")
-        message = f"{here}'{columns.labels}', but the file's first line has {there}such list; give it to all or none"
-        raise DocumentError(0, message, reason="invalid_labels")
-    check_list(columns.labels, record.get(columns.labels), label=True)
-    for column in columns.extra:
-        values = infer([record.get(column)], column)  # which can be kept, whatever the other lines hold
-        if column in columns.per_token:
-            require_lists(values, column)
-
-
-def check_list(column: str, tokens: object, *, label: bool) -> None:
-    """Raise a DocumentError unless tokens or labels are null, or a list of nulls and integers that fit int32."""
-    if tokens is not None and not isinstance(tokens, list):
-        message = f"'{column}' holds {shown(tokens)} where a list of integers is expected"
-        raise DocumentError(0, message, reason="wrong_type")
-    for position, token in enumerate(tokens or ()):
-        if token is None or (type(token) is int and abs(token) <= LONGEST):  # a bool is an int to isinstance
-            continue
-        if type(token) is int:
-            message = value_message(column, token, position, label=label)
-        else:
-            message = f"'{column}' holds {shown(token)} at position {position} where an integer is expected"
-        raise DocumentError(0, message, reason="invalid_labels" if label else "invalid_tokens")

@@ -1,14 +1,15 @@
-"""One check of the lists of documents: it finds nulls, unequal lengths, and values that are no tokens, labels or masks.
+"""Token lists of records, and their one check: it finds nulls, unequal lengths, and values that are no tokens.
 
-`document_lengths` is its part that every pass over a source needs. `check_lists` raises the first fault, or rejects the
-documents that have one (`--on-error skip`). `apply_masks` strips padding, and sets labels to -100, by checked masks.
+`document_lengths` is its part that every pass over a source needs. `apply_masks` strips padding, and sets labels to
+-100, by checked masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
-from packer.inputs.column_types import is_list, shown
+from packer.inputs.column_types import as_plain, cast_to_common_type, infer, is_list, require_lists, shown
 from packer.inputs.documents import (
     ATTENTION,
     LONGEST,
@@ -33,8 +34,11 @@ from packer.inputs.documents import (
 from packer.manifest_fields import Reason
 from packer.token_memory import list_lengths
 
+BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
+"""Records of a block, as columns or as Python objects."""
+
 Faults = dict[int, DocumentError]
-"""The error for each document that cannot be used, by its index."""
+"""The error for each record of a block that cannot be used, by its index."""
 
 _RUN = 1 << 22  # values: 16 MB of tokens
 
@@ -95,55 +99,101 @@ def document_error(tokens: pa.Array, beside: Mapping[str, pa.Array], row: int, c
     return DocumentError(row, message, reason="invalid_tokens")
 
 
-def check_lists(batch: Batch, *, columns: Columns, skips: bool) -> Batch:
-    """Check a batch; raise a DocumentError for the first document that cannot be used.
-
-    With `skips`, these documents are emptied and rejected instead. Lists of lists get fixed sizes.
-    """
-    batch = leave_out(batch, columns, list_faults(batch, columns), skips=skips)
+def check_lists(batch: Batch, columns: Columns) -> Batch:
+    """Raise a DocumentError for the first document of a batch that cannot be used; give lists of lists fixed sizes."""
+    fault = first_fault(batch, columns)
+    if fault is not None:
+        raise fault
     wide = {name: as_wide(batch.extra[name], width) for name, width in columns.widths.items()}
     return batch._replace(extra=batch.extra | wide) if wide else batch
 
 
-def list_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find the documents of a batch that cannot be used."""
-    found = Faults()
+def first_fault(batch: Batch, columns: Columns) -> DocumentError | None:
+    """Return the error for the first document of a batch that cannot be used; None if all can."""
+    first: DocumentError | None = None
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
-    for faults_of in (_length_faults, _value_faults, _mask_faults, _hole_faults):
-        faults = faults_of(batch, columns)
-        batch = _without_lists(batch, columns, faults)
-        found |= faults
-    return found
+    for fault_in in (_length_fault, _value_fault, _mask_fault, _hole_fault):
+        fault = fault_in(batch, columns)
+        if fault is not None:
+            first, batch = fault, batch.first(fault.row)  # only an earlier document can be the first one
+    return first
 
 
-def leave_out(batch: Batch, columns: Columns, faults: Faults, *, skips: bool) -> Batch:
-    """Empty and reject the documents of a batch that have a fault, or raise the first unless `skips`."""
-    if not faults:
-        return batch
-    if not skips:
-        raise faults[min(faults)]
-    assert all(fault.reason is not None for fault in faults.values()), faults  # each is about its document alone
-    rejected = tuple(sorted((*batch.rejected, *faults.values()), key=attrgetter("row")))
-    return _without_lists(batch, columns, faults)._replace(rejected=rejected)
+def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool) -> Batch:
+    """Return the token lists of records, and their columns with a value per token, checked.
+
+    Raises a DocumentError with the number of the first record that cannot be used.
+    """
+    if isinstance(records, pa.RecordBatch):
+        lists = {name: records.column(name) for name in (columns.input_ids, columns.labels)[: 1 + has_labels]}
+        extra = {name: as_plain(records.column(name)) for name in columns.per_token}
+    else:
+        for row, record in enumerate(records):
+            try:
+                _check_record(record, columns, has_labels=has_labels)
+            except DocumentError as fault:
+                raise fault.at(row) from None
+        lists = {
+            name: pa.array([record.get(name) for record in records], pa.list_(pa.int32()))
+            for name in (columns.input_ids, columns.labels)[: 1 + has_labels]
+        }
+        extra = {
+            name: require_lists(infer([record.get(name) for record in records], name), name)
+            for name in columns.per_token
+        }
+    labels = lists[columns.labels] if has_labels else None
+    return check_lists(Batch(lists[columns.input_ids], labels, 0, extra), columns)
 
 
-def _without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
-    """Empty the lists of some documents of a batch."""
-    if not faults:
-        return batch
-    kept = np.ones(len(batch.input_ids), np.bool_)
-    kept[list(faults)] = False
-    lists = {name: _emptied(batch.extra[name], kept) for name in columns.per_token if name in batch.extra}
-    labels = None if batch.labels is None else _emptied(batch.labels, kept)
-    return batch._replace(input_ids=_emptied(batch.input_ids, kept), labels=labels, extra=batch.extra | lists)
+def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels: bool) -> None:
+    """Raise a DocumentError if a record lacks a column, or a value has a wrong type. Nulls are found later."""
+    for mask in MASKS:
+        if mask in record and mask not in columns.extra:
+            message = f"has '{mask}', and the first line has none; give it to all lines or none"
+            raise DocumentError(0, message, reason="invalid_labels")
+    if columns.input_ids not in record:
+        message = f"no '{columns.input_ids}' (found: {', '.join(record) or 'none'})"
+        raise DocumentError(0, message, reason="missing_value")
+    check_list(columns.input_ids, record[columns.input_ids], label=False)
+    if (record.get(columns.labels) is not None) != has_labels:
+        here, there = ("no ", "") if has_labels else ("", "no ")
+        message = f"{here}'{columns.labels}', but the file's first line has {there}such list; give it to all or none"
+        raise DocumentError(0, message, reason="invalid_labels")
+    check_list(columns.labels, record.get(columns.labels), label=True)
 
 
-def _emptied(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
-    """Keep some lists and empty the others, which may be null or hold nulls."""
-    whole = lists.take(as_arrow(np.flatnonzero(kept)))
-    lengths = np.zeros(len(kept), np.int64)
-    lengths[kept] = list_lengths(whole)
-    return as_lists(values_of(whole), lengths, lists.type)
+def check_list(column: str, tokens: object, *, label: bool) -> None:
+    """Raise a DocumentError unless tokens or labels are null, or a list of nulls and integers that fit int32."""
+    if tokens is not None and not isinstance(tokens, list):
+        message = f"'{column}' holds {shown(tokens)} where a list of integers is expected"
+        raise DocumentError(0, message, reason="wrong_type")
+    for position, token in enumerate(tokens or ()):
+        if token is None or (type(token) is int and abs(token) <= LONGEST):  # a bool is an int to isinstance
+            continue
+        if type(token) is int:
+            message = value_message(column, token, position, label=label)
+        else:
+            message = f"'{column}' holds {shown(token)} at position {position} where an integer is expected"
+        raise DocumentError(0, message, reason="invalid_labels" if label else "invalid_tokens")
+
+
+def joined_batches(parts: Sequence[Batch]) -> Batch:
+    """Join batches of one block of records, which say their `records`. Lists get a common type."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(name: str, arrays: Iterable[pa.Array]) -> pa.Array:
+        return pa.concat_arrays(cast_to_common_type([*arrays], name))
+
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Batch(
+        joined("tokens", (part.input_ids for part in parts)),
+        joined("labels", labels) if labels else None,
+        parts[-1].done,
+        {name: joined(name, (part.extra[name] for part in parts)) for name in parts[0].extra},
+        counts=sum((Counter(part.counts) for part in parts), Counter()),
+        records=np.concatenate([part.records for part in parts if part.records is not None]),
+    )
 
 
 def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
@@ -197,67 +247,64 @@ def int32_lists(lists: pa.Array) -> pa.Array:
     return as_lists(values_of(lists).cast(pa.int32(), safe=False), list_lengths(lists), pa.list_(pa.int32()))
 
 
-def _length_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find documents with nulls, or lists of unequal lengths."""
+def _length_fault(batch: Batch, columns: Columns) -> DocumentError | None:
+    """Find the first document with a null, or lists of unequal lengths."""
     tokens, beside = batch.input_ids, batch.beside(columns)
-    wrong = np.flatnonzero(document_lengths(tokens, beside, columns.widths) < 0).tolist()
-    return {row: document_error(tokens, beside, row, columns) for row in wrong}
+    wrong = np.flatnonzero(document_lengths(tokens, beside, columns.widths) < 0)
+    return document_error(tokens, beside, int(wrong[0]), columns) if len(wrong) else None
 
 
-def _value_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find documents with values that are not token ids, or not labels."""
-    faults = _wrong_values(batch.input_ids, columns.input_ids, label=False)
-    return faults if batch.labels is None else _wrong_values(batch.labels, columns.labels, label=True) | faults
+def _value_fault(batch: Batch, columns: Columns) -> DocumentError | None:
+    """Find the first document with a value that is no token id, or no label."""
+    faults = []
+    for lists, column, label in ((batch.input_ids, columns.input_ids, False), (batch.labels, columns.labels, True)):
+        values = as_numpy(values_of(lists)) if lists is not None else np.zeros(0, np.int32)
+        if not len(values) or (values.min() >= 0 and values.max() <= LONGEST):
+            continue
+        reason: Reason = "invalid_labels" if label else "invalid_tokens"
+        for row, at, position in _first_place(wrong_values(values, label=label), list_lengths(lists)):
+            message = value_message(column, int(values[at]), position, label=label)
+            faults.append(DocumentError(row, message, reason=reason))
+    return min(faults, key=attrgetter("row"), default=None)
 
 
-def _wrong_values(lists: pa.Array, column: str, *, label: bool) -> Faults:
-    found = as_numpy(values_of(lists))
-    if not len(found) or (found.min() >= 0 and found.max() <= LONGEST):
-        return {}
-    reason: Reason = "invalid_labels" if label else "invalid_tokens"
-    return {
-        row: DocumentError(row, value_message(column, int(found[at]), position, label=label), reason=reason)
-        for row, at, position in _first_places(wrong_values(found, label=label), list_lengths(lists))
-    }
-
-
-def _first_places(is_wrong: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (list, index of the value, position in the list) of the first wrong value of each list that has one."""
-    wrong, ends = np.flatnonzero(is_wrong), np.cumsum(lengths)
-    rows, firsts = np.unique(np.searchsorted(ends, wrong, side="right"), return_index=True)
-    for row, at in zip(rows.tolist(), wrong[firsts].tolist(), strict=True):
+def _first_place(is_wrong: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Yield (list, index of the value, position in the list) of the first wrong value, if there is one."""
+    for at in np.flatnonzero(is_wrong)[:1].tolist():
+        ends = np.cumsum(lengths)
+        row = int(np.searchsorted(ends, at, side="right"))
         yield row, at, at - int(ends[row] - lengths[row])
 
 
-def _mask_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find documents whose masks hold values other than 0 and 1."""
-    lengths, faults = list_lengths(batch.input_ids), Faults()
+def _mask_fault(batch: Batch, columns: Columns) -> DocumentError | None:
+    """Find the first document with a mask that holds other values than 0 and 1."""
+    lengths, faults = list_lengths(batch.input_ids), []
     for name in (name for name in columns.per_token if name in MASKS):
         found = _numbers(batch.extra[name])
-        for row, at, position in _first_places((found != 0) & (found != 1), lengths):
+        for row, at, position in _first_place((found != 0) & (found != 1), lengths):
             message = f"'{name}' holds {found[at]} at position {position}: a mask is 0 or 1; fix the source"
-            faults.setdefault(row, DocumentError(row, message, reason="invalid_labels"))
-    return faults
+            faults.append(DocumentError(row, message, reason="invalid_labels"))
+    return min(faults, key=attrgetter("row"), default=None)
 
 
-def _hole_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find documents with padding between their tokens."""
+def _hole_fault(batch: Batch, columns: Columns) -> DocumentError | None:
+    """Find the first document with padding between its tokens."""
     if ATTENTION not in columns.per_token:
-        return {}
+        return None
     lengths, attended = list_lengths(batch.input_ids), mask_values(batch.extra[ATTENTION])
     first, last, places = attended_places(attended, lengths)
-    ends, counts, faults = np.cumsum(lengths), last - first, Faults()
+    ends, counts = np.cumsum(lengths), last - first
     some = np.flatnonzero(counts)
     spans = places[last[some] - 1] + 1 - places[first[some]]
-    for row in some[np.flatnonzero(spans != counts[some])].tolist():
+    for row in some[np.flatnonzero(spans != counts[some])][:1].tolist():
         begin = int(places[first[row]])
         hole = begin + int(np.argmin(attended[begin : int(ends[row])])) - int(ends[row] - lengths[row])
         message = (
             f"'{ATTENTION}' is 0 at position {hole}, between tokens: padding is stripped at both ends only; "
             "fix the source"
         )
-        faults[row] = DocumentError(row, message, reason="invalid_labels")
-    return faults
+        return DocumentError(row, message, reason="invalid_labels")
+    return None
 
 
 def mask_values(lists: pa.Array) -> NDArray[np.bool_]:

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from packer.errors import SourceError
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns
-from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
-from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, share_of
+from packer.inputs.documents import Columns, SourceFile, reading
+from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
 from packer.stores import AnyPath, RemotePath
 
 _PAGES = 1 << 16  # bytes read of an object for the first page of a column
@@ -30,7 +30,7 @@ class RowGroup(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetReader(TableReader):
+class ParquetReader(Reader):
     """A Parquet file, or a run of its row groups."""
 
     file: SourceFile
@@ -50,12 +50,12 @@ class ParquetReader(TableReader):
             return _reader(parquet, path, name)
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> DecodedInput:
         """Open a file of token lists: read its footer."""
         with reading(name), _opened(path, ahead=False) as parquet:
             has_labels = find_columns(parquet.schema_arrow, name, columns)
             reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
-        return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
+        return decoded_lists(reader, columns, has_labels=has_labels)
 
     @classmethod
     def column_names(cls, path: AnyPath, name: str) -> list[str]:
@@ -69,9 +69,9 @@ class ParquetReader(TableReader):
         return sum(group.rows for group in self._own)
 
     @property
-    def places(self) -> Places:
-        """Locations of the rows, for messages."""
-        return RowPlaces(self.file.name, sum(group.rows for group in self.every[: self.run.start]))
+    def first_row(self) -> int:
+        """Number of rows before this run."""
+        return sum(group.rows for group in self.every[: self.run.start])
 
     def cut(self, size: int) -> Sequence[ParquetReader]:
         """Cut between row groups, into pieces of about `size` bytes once decoded."""

@@ -119,7 +119,7 @@ class DatatroveReader(TokenFile):
         return mask if mask.is_file() else None
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists:
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists:
         """Map the files, and check that documents follow one another and fill the file of tokens."""
         ends_path, ends_name = path.parent / f"{path.name}.index", f"{name}.index"
         with reading(ends_name):
@@ -157,7 +157,7 @@ class BareArrayReader(TokenFile):
         return mask if path.name.startswith(OLMO_TOKENS) and mask.is_file() else None
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists:
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists:
         """Map the array, and find where documents end. EOS is searched in all tokens."""
         lines = path.parent / f"{PurePosixPath(path.name).stem}{_LINES}"
         with reading(name):
@@ -283,7 +283,7 @@ class IndexedReader(TokenFile):
     """An `.idx` file with its `.bin`, whose documents are mapped."""
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists:
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists:
         """Map both files, and check that the sequences follow one another and fill the file of tokens."""
         tokens, tokens_name = path.with_suffix(BIN), name.removesuffix(path.suffix) + BIN
         with reading(name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,9 +18,8 @@ from packer.column_names import ANSWER
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import (
     Columns,
-    Places,
-    RowPlaces,
     SourceFile,
+    place_of_row,
     reading,
     reading_copy,
 )
@@ -263,8 +262,8 @@ class MappedLists:
     """Name of the column with the labels, which may be `input_ids`; None if there are no labels."""
 
     extra: tuple[str, ...]
-    origin: Places | None = None
-    """Locations in the original file; None unless this is a decoded copy."""
+    origin: Callable[[int], str] | None = None
+    """Function from a record to its location in the original file; None unless this is a decoded copy."""
 
     widths: Mapping[str, int] = field(default_factory=dict)
     """Values per token, of the extra columns that have several: see `Columns`."""
@@ -290,11 +289,6 @@ class MappedLists:
     def types_in(self, store: BatchStore) -> dict[str, pa.DataType]:
         """Return the types of the extra columns in one of the stores, as `chunks` has them."""
         return {name: wide_type(store.schema.field(name).type, self.widths.get(name)) for name in self.extra}
-
-    @property
-    def places(self) -> Places:
-        """Locations of the documents, in the original file if this is a decoded copy."""
-        return self.origin or RowPlaces(self.file.name)
 
     def tokens(self, name: str) -> TokenColumn:
         """Return the addresses of the column of this name, that with the tokens or that with the labels."""
@@ -341,7 +335,7 @@ class MappedLists:
         """Return the location of a document in its file, such as "rows.jsonl line 18"."""
         if self.numbers_documents:
             row = RecordColumn.of(ANSWER, self.stores).at(np.array([row]))[0].as_py()
-        return self.places.place(row)
+        return self.origin(row) if self.origin is not None else place_of_row(self.file.name, 0, row)
 
     def _reading(self) -> AbstractContextManager[None]:
         """Convert errors of reading the file, or the decoded copy of it."""

@@ -14,7 +14,7 @@ from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.shards.reader import read_rejected
 from packer.sources.read_documents import Documents
-from packer.sources.record_decoder import SAVED
+from packer.sources.shared_prefixes import SAVED
 from packer.sources.source import Rejections
 from packer.stores import AnyPath
 

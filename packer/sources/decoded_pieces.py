@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -23,8 +23,6 @@ from packer.inputs.documents import (
     COLUMNS,
     Batch,
     Columns,
-    Places,
-    RowPlaces,
     reading_copy,
 )
 from packer.inputs.format_reader import DecodedInput, written_ns
@@ -191,9 +189,9 @@ class RejectedFile(HashingFile):
     It has a line of JSON for each: [row in the piece, line in the piece or row in the file, reason, message].
     """
 
-    def __init__(self, path: Path, places: Places) -> None:
+    def __init__(self, path: Path, first_row: int) -> None:
         super().__init__(path)
-        self._number: Callable[[int], int] = places.number if isinstance(places, RowPlaces) else int
+        self._first_row = first_row
         self._lines: int | None = None
 
     @property
@@ -207,7 +205,7 @@ class RejectedFile(HashingFile):
         for batch in batches:
             rows = np.array([one.row for one in batch.rejected], np.int64)
             records = (rows if batch.records is None else batch.records[rows]).tolist()
-            places = [self._number(first_record + record) for record in records]
+            places = [self._first_row + first_record + record for record in records]
             if batch.lines is not None:
                 self._lines = self._lines or 0
                 if batch.rejected:

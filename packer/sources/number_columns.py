@@ -117,7 +117,7 @@ def _of_reader(reader: Reader, column: str, columns: Columns) -> MappedLists:
                 chunks.append(batch[name])
             row += len(batch[wanted[0]])
     except DocumentError as fault:
-        raise SourceError(f"{reader.places.place(row + fault.row)}: {fault.message}") from None
+        raise SourceError(f"{reader.place(row + fault.row)}: {fault.message}") from None
     joined = {name: pa.chunked_array(cast_to_common_type(chunks, name)) for name, chunks in kept.items() if chunks}
     extra = {name: joined.get(name, pa.nulls(0)) for name in kept}
     return _input(reader.file, reader.path, lengths, extra)

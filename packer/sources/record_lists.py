@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +22,13 @@ from packer.inputs.documents import (
     columns_of_side,
     null_message,
 )
-from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
+from packer.inputs.format_reader import DecodedInput, Reader
 from packer.inputs.hugging_face import Found
-from packer.inputs.json_files import check_list
-from packer.inputs.list_checks import as_lists, check_lists, int32_lists, list_faults
+from packer.inputs.list_checks import BlockRecords, as_lists, check_list, check_lists, first_fault, int32_lists
 from packer.options import ReadOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
-from packer.sources.record_decoder import RecordDecoder, share_prefixes
+from packer.sources.shared_prefixes import share_prefixes
 from packer.sources.source import Source
 from packer.token_memory import list_lengths
 
@@ -58,23 +58,20 @@ def open_records(found: Found, options: ReadOptions) -> Source:
     nothing = int32_lists(_empty(2)) if options.pairs else _empty()
     most = LONGEST if options.pairs else options.tree_len  # a pair is never divided
     share = partial(share_prefixes, max_len=most, stored=True, numbered=numbered)
-    start = partial(
-        RecordDecoder,
-        decode=answers_of_pairs if options.pairs else partial(_documents, columns),
-        empty=Batch(nothing, nothing, 0),
-        skips=skips,
-    )
+    decode = answers_of_pairs if options.pairs else partial(_documents, columns)
     lists = COLUMNS_OF_PAIRS if options.pairs else columns[:2]
     inputs = tuple(
         DecodedInput(
             reader=reader,
             needed=tuple(dict.fromkeys((*lists, *kept))),
-            kept=kept,
-            start=start,
+            extra=kept,
+            decode=decode,
+            empty=Batch(nothing, nothing, 0),
             is_slow=True,
             has_labels=True,
             steps=(share, partial(with_record_hashes, options=options)) if options.hashes_records else (share,),
             numbers_documents=numbered,
+            skips=skips,
         )
         for reader in readers
     )
@@ -139,7 +136,7 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
     places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
     tokens, labels = (pa.concat_arrays([each.flatten(), _empty()]).take(as_arrow(places)) for each in (tokens, labels))
     try:
-        batch = check_lists(Batch(tokens, labels, 0), columns=columns, skips=False)
+        batch = check_lists(Batch(tokens, labels, 0), columns)
     except DocumentError as fault:
         raise fault.at(int(rows[fault.row])) from None
     return batch._replace(records=rows)
@@ -202,9 +199,9 @@ def answers_of_pairs(records: BlockRecords) -> Batch:
     A DocumentError has the number of the first pair that cannot be used, or that has one empty answer.
     """
     batches = [Batch(_lists(records, side.input_ids), _lists(records, side.labels, label=True), 0) for side in SIDES]
-    faults = list_faults(batches[1], REJECTED) | list_faults(batches[0], CHOSEN)
-    if faults:
-        raise faults[min(faults)]
+    faults = [first_fault(batch, side) for batch, side in zip(batches, SIDES, strict=True)]
+    for fault in sorted((fault for fault in faults if fault is not None), key=attrgetter("row"))[:1]:
+        raise fault
     lengths = np.stack([list_lengths(batch.input_ids) for batch in batches])
     for row in np.flatnonzero((lengths == 0).sum(axis=0) == 1)[:1].tolist():
         column = SIDES[int(lengths[1, row] == 0)].input_ids

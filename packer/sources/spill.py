@@ -128,7 +128,7 @@ def _open_pieces(source: Source, pieces: list[Piece], columns: Columns) -> tuple
             input_ids=parts[0].input_ids,
             labels=next((part.labels for part in parts if part.labels is not None), None),
             extra=parts[0].extra,
-            origin=origin.places,
+            origin=origin.reader.place,
             numbers_documents=origin.numbers_documents,
         )
     return tuple(inputs)
@@ -293,7 +293,7 @@ class _Decoding:
                 listing: Iterator[Batch] = batches
                 if source.skips:
                     temporary = stack.enter_context(atomic_write(piece.rejected_path, sync=self.sync))
-                    rejected = stack.enter_context(closing(RejectedFile(temporary, piece.input.places)))
+                    rejected = stack.enter_context(closing(RejectedFile(temporary, piece.input.reader.first_row)))
                     listing = rejected.pass_on(batches)
                 has_labels = bool(piece.input.has_labels)
                 digest = write_stream(piece.path, listing, piece.columns, has_labels=has_labels, sync=self.sync)

@@ -20,7 +20,7 @@ from packer.inputs.hugging_face import Found
 from packer.options import ReadOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
-from packer.sources.record_decoder import RecordDecoder, share_prefixes
+from packer.sources.shared_prefixes import share_prefixes
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
 from packer.text.conversations import holds_messages
@@ -171,19 +171,15 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
         steps = (share,)
     if options.hashes_records:
         steps = (*steps, partial(with_record_hashes, options=options))
-    start = partial(
-        RecordDecoder,
-        decode=encoder.encode,
-        empty=encoder.empty_documents(encoder.documents_per_record or 1),
-        skips=options.on_error == "skip",
-    )
     return DecodedInput(
         reader=reader,
         needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
-        kept=kept,
-        start=start,
+        extra=kept,
+        decode=encoder.encode,
+        empty=encoder.empty_documents(encoder.documents_per_record or 1),
         is_slow=True,
         has_labels=encoder.has_labels,
         numbers_documents=options.numbers_records,
+        skips=options.on_error == "skip",
         steps=steps,
     )

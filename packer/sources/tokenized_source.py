@@ -86,10 +86,14 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
     if found.table is not None:
         opened = [_open_table(found, read)]
     else:
-        opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read, skips=skips), found)
+        opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read), found)
+    if skips:
+        opened = [
+            replace(decoded_again(each, read) if isinstance(each, MappedLists) else each, skips=True) for each in opened
+        ]
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     columns = columns._replace(widths=usual_widths(opened, columns.per_token))
-    inputs = _checked(opened, columns, masks, skips=skips)
+    inputs = _checked(opened, columns, masks)
     by_labels = {input_.has_labels: input_.file.name for input_ in inputs}
     if not found.saved and True in by_labels and False in by_labels:
         raise SourceError(
@@ -112,23 +116,20 @@ def _with(columns: Columns, masks: tuple[str, ...]) -> Columns:
     return columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
 
 
-def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...], *, skips: bool) -> tuple[Input, ...]:
-    """Return inputs whose masks are applied while they are read.
-
-    Mapped ones stay mapped if no mask changes any of them. With `skips`, all are decoded.
-    """
+def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...]) -> tuple[Input, ...]:
+    """Return inputs whose masks are applied while they are read; mapped ones stay mapped if no mask changes any."""
     mapped = [each for each in inputs if isinstance(each, MappedLists)]
-    if len(mapped) == len(inputs) and not skips:
+    if len(mapped) == len(inputs):
         masks = tuple(name for name in masks if not all(_masks_nothing(each, name) for each in mapped))
     read = _with(columns, masks)
 
     def prepared(each: Input) -> Input:
         if isinstance(each, MappedLists):
             each = replace(each, extra=read.extra, widths=read.widths)
-            if masks or skips:
-                each = decoded_again(each, read, skips=skips)
-        elif read.widths and isinstance(each, DecodedInput):
-            each = decoded_lists(each.reader, read, has_labels=each.has_labels, skips=skips)
+            if masks:
+                each = decoded_again(each, read)
+        elif read.widths:
+            each = replace(decoded_lists(each.reader, read, has_labels=each.has_labels), skips=each.skips)
         if masks:
             assert isinstance(each, DecodedInput), each
             has_labels = each.has_labels if masks == (ATTENTION,) or each.has_labels is None else True

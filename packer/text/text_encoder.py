@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.inputs.documents import TURN_STARTS, Batch, DocumentError, joined_batches
-from packer.inputs.list_checks import as_lists
+from packer.inputs.documents import TURN_STARTS, Batch, DocumentError
+from packer.inputs.list_checks import as_lists, joined_batches
 from packer.manifest_fields import TextIdentity
 from packer.options import ReadOptions
 from packer.options.choices import TrainOn

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from packer.inputs.documents import Batch, Columns, SourceFile
+from packer.inputs.documents import Columns, SourceFile
 from packer.inputs.format_reader import DecodedInput, Reader, decoded_lists
 
 NUMBERS = b"NUMBERS\n"
@@ -24,7 +22,7 @@ class NumberLines(Reader):
         return cls(SourceFile(name=name, bytes=path.stat().st_size), path, {"text": ""})
 
     @classmethod
-    def open_lists(cls, path: Path, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
+    def open_lists(cls, path: Path, name: str, columns: Columns) -> DecodedInput:
         return decoded_lists(cls.open(path, name), columns, has_labels=False)
 
     @classmethod
@@ -35,11 +33,4 @@ class NumberLines(Reader):
         yield self.path.read_bytes().removeprefix(NUMBERS), self.file.bytes
 
     def records(self, block: bytes, columns: Sequence[str]):
-        return [{"text": line.decode()} for line in block.splitlines()], {}
-
-    def lists(self, columns: Columns, *, has_labels: bool, skips: bool):
-        def decode(block: tuple[bytes, int]) -> Batch:
-            lines = [[int(number) for number in line.split()] for line in block[0].splitlines()]
-            return Batch(pa.array(lines, pa.list_(pa.int64())), None, block[1])
-
-        return decode
+        return [{"text": line.decode(), "input_ids": [*map(int, line.split())]} for line in block.splitlines()], {}
