@@ -296,7 +296,7 @@ class ShardEntry(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedRecord(JsonRecord):
-    """A line of rejected.jsonl. The message may quote a value such as a role, but no text of the record."""
+    """A line of rejected.jsonl. The message may quote values of the record."""
 
     document: Count
     """Number of the document in its source, as in `doc_ids`."""
