@@ -14,8 +14,7 @@ from packer.cli import cli
 from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
-from packer.text.tokenizer import END_OF_TEXT
-from packer.text.tokens import _PROBES
+from packer.text.tokenizer import END_OF_TEXT, PROBES
 from tests.helpers.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer
 from tests.helpers.from_text import chats, pack, pairs, shards, texts, write_formats
 from tests.helpers.from_text import small as small  # fixtures
@@ -268,7 +267,7 @@ def test_a_turn_that_does_not_fit_and_texts_without_turns_are_refused(tmp_path, 
 @pytest.fixture(scope="module")
 def picky(tmp_path_factory):
     """A tokenizer that knows the characters of plain English and refuses any other."""
-    known = sorted({*"".join(_PROBES), *"abcdefghijklmnopqrstuvwxyz\n<|>_"})
+    known = sorted({*"".join(PROBES), *"abcdefghijklmnopqrstuvwxyz\n<|>_"})
     rust = Tokenizer(models.Unigram([(END_OF_TEXT, 0.0), *((character, -1.0) for character in known)]))
     fast = PreTrainedTokenizerFast(tokenizer_object=rust, eos_token=END_OF_TEXT, chat_template=CHATML)
     fast.save_pretrained(folder := str(tmp_path_factory.mktemp("tokenizer") / "picky"))

@@ -177,3 +177,9 @@ def test_an_empty_template_file_is_named(tmp_path, content):
 def test_what_is_no_template_is_refused_in_python(value, message):
     with pytest.raises(PackerError, match=re.escape(message)):
         PackOptions(max_len=8, tokenizer="x", chat_template=value)
+
+
+def test_a_tokenizer_written_in_python_is_refused(tmp_path):
+    transformers.ByT5Tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(PackerError, match="ByT5Tokenizer of transformers does not tokenize by"):
+        open_tokenizer(str(tmp_path))

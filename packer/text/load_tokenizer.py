@@ -94,7 +94,9 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
         transformers = _transformers()
         opens = getattr(transformers, f"{named}Fast", None) or getattr(transformers, named or "AutoTokenizer")
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
-        opened = opens.from_pretrained(folder_or_id, trust_remote_code=False)
+        return of_transformers(opens.from_pretrained(folder_or_id, trust_remote_code=False)), folder
+    except PackerError:
+        raise
     except Exception as error:  # several HTTP libraries raise their own, depending on versions
         if "trust_remote_code" in str(error):
             raise PackerError(
@@ -103,7 +105,6 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
             ) from error
         _check_templates(Path(folder_or_id) / "tokenizer_config.json")
         raise PackerError(f"{path_or_id} {_fault(path, error)}") from error
-    return of_transformers(opened), folder
 
 
 def _generation_ends(folder: Path) -> tuple[int, ...]:
@@ -234,7 +235,6 @@ def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
         named = {**padding, **config}
         special = {name: _text_of(named[name]) for name in _NAMES if named.get(name) is not None}
         opened = of_rust(backend, name=name, special_tokens=special, chat_template=template)
-        assert opened.content is not None
         settings = opened.content.settings
         suffices = (
             not isinstance(template, list)

@@ -143,7 +143,7 @@ class Encoder:
             as_chats=self.records.as_chats,
             tokenizer=tokenizer_hash(tokenizer, self._tokens),
             tokenizers=tokenizers.__version__,
-            transformers=version("transformers") if tokenizer.pretrained is not None else None,
+            transformers=version("transformers") if tokenizer.by_transformers else None,
         )
         if self._template is None:
             return identity
@@ -170,12 +170,11 @@ class Encoder:
     @property
     def differs(self) -> bool:
         """Whether gigatoken gave other tokens than the library; it is no longer used then."""
-        return self._tokens.fast is not None and self._tokens.fast.differs
+        return self._tokens.fast.differs
 
     def stop_fast(self) -> None:
         """Tokenize by the library alone from now on."""
-        if self._tokens.fast is not None:
-            self._tokens.fast.stop()
+        self._tokens.fast.stop()
 
     def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
         """Tokenize texts, and turn places in them into labels and starts of turns."""
@@ -366,13 +365,9 @@ def tokenizer_hash(tokenizer: Tokenizer, tokens: TextTokens) -> str:
 
     It is the same with transformers and without, whatever the class of transformers is called.
     """
-    if tokens.content is not None:
-        settings, vocabulary = tokens.content
-        content = [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary]
-    else:
-        assert tokenizer.pretrained is not None, "a tokenizer without transformers is one in Rust"
-        content = [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab()]
-    return _hash([*content, [tokens.prefix, tokens.suffix], dict(tokenizer.special_tokens)])
+    settings, vocabulary = tokenizer.content
+    settings = {name: value for name, value in settings.items() if name != "decoder"}
+    return _hash([settings, vocabulary, [tokens.prefix, tokens.suffix], dict(tokenizer.special_tokens)])
 
 
 def _hash(value: Any) -> str:

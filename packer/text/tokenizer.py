@@ -1,22 +1,26 @@
-"""A tokenizer as packer uses it: text to tokens and back, special tokens, chat templates, and places in texts."""
+"""A tokenizer as packer uses it: text to tokens and back, special tokens and chat templates."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
 
+from packer.errors import PackerError
+
 if TYPE_CHECKING:
-    from tokenizers import AddedToken
     from tokenizers import Tokenizer as RustTokenizer
     from transformers import PreTrainedTokenizerBase
 
 
 END_OF_TEXT = "<|endoftext|>"
 """End of a text in `train_byte_level`."""
+
+PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
+"""Texts by which tokenizers are compared."""
 
 _OTHER = ("version", "truncation", "padding", "post_processor")
 
@@ -33,27 +37,25 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenizer:
-    """A tokenizer of the `tokenizers` library with what its configuration says, or one of transformers."""
+    """A tokenizer of the `tokenizers` library with what its configuration says."""
 
     name: str
     """Path or Hub id, for messages."""
+    backend: RustTokenizer
+    content: Content
     special_tokens: Mapping[str, str]
     """Special tokens by name, such as `eos_token`; chat templates read them by these names."""
     chat_template: Any = None
     """Chat template, or several by name, unchecked; None without one."""
-    backend: RustTokenizer | None = None
-    """Tokenizer in Rust; None if there is none."""
-    content: Content | None = None
-    """Content of the tokenizer in Rust, if it was opened without transformers."""
-    pretrained: PreTrainedTokenizerBase | None = None
-    """Tokenizer of transformers, which may do more than the one in Rust; None if it is not needed."""
+    by_transformers: bool = False
+    """Whether transformers opened it."""
     generation_ends: tuple[int, ...] = ()
     """Tokens at which the model stops, as its generation_config.json says; () without one."""
 
     @property
     def ends(self) -> tuple[str, ...]:
         """Texts of the tokens at which the model stops: the end-of-sequence token and `generation_ends`."""
-        added = self._added
+        added = self.backend.get_added_tokens_decoder()
         found = [
             self.special_tokens.get("eos_token"),
             *(added[at].content for at in self.generation_ends if at in added),
@@ -63,61 +65,46 @@ class Tokenizer:
     @property
     def special_texts(self) -> tuple[str, ...]:
         """Texts of all special tokens, named or not."""
-        added = (token.content for token in self._added.values() if token.special)
+        added = (token.content for token in self.backend.get_added_tokens_decoder().values() if token.special)
         return tuple({*self.special_tokens.values(), *added})
 
     def has_token(self, token: str) -> bool:
         """Whether a text is a token of the vocabulary."""
-        if self.pretrained is None:
-            return self._rust.token_to_id(token) is not None
-        number = self.pretrained.convert_tokens_to_ids(token)
-        return number is not None and self.pretrained.convert_ids_to_tokens(number) == token
+        return self.backend.token_to_id(token) is not None
 
     def ids(self, text: str, *, special: bool) -> list[int]:
         """Tokenize a text, with the tokens that the tokenizer adds to every text if `special`."""
-        if self.pretrained is None:
-            return list(self._rust.encode(text, add_special_tokens=special).ids)
-        return [int(token) for token in self.pretrained(text, add_special_tokens=special, verbose=False)["input_ids"]]
+        return list(self.backend.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special tokens included."""
-        numbers = [int(token) for token in ids]
-        if self.pretrained is None:
-            return str(self._rust.decode(numbers, skip_special_tokens=False))
-        return str(self.pretrained.decode(numbers))
-
-    @property
-    def _added(self) -> Mapping[int, AddedToken]:
-        """Tokens added to the vocabulary, which no text is merged with, by their ids."""
-        if self.pretrained is not None:
-            return self.pretrained.added_tokens_decoder
-        return self._rust.get_added_tokens_decoder()
-
-    @property
-    def _rust(self) -> RustTokenizer:
-        assert self.backend is not None, "a tokenizer without transformers is one in Rust"
-        return self.backend
+        return str(self.backend.decode([int(token) for token in ids], skip_special_tokens=False))
 
     def id_of(self, name: str) -> int | None:
         """Return the token of a special token's name, such as "eos_token"; None if there is none."""
-        if self.pretrained is not None:
-            number = getattr(self.pretrained, f"{name}_id")
-            return None if number is None else int(number)
-        return self._rust.token_to_id(self.special_tokens[name]) if name in self.special_tokens else None
+        return self.backend.token_to_id(self.special_tokens[name]) if name in self.special_tokens else None
 
 
 def of_transformers(pretrained: PreTrainedTokenizerBase) -> Tokenizer:
-    """Make a tokenizer of one of transformers."""
+    """Make a tokenizer of one of transformers.
+
+    A PackerError is raised if it is not one in Rust, or its class does more than call that.
+    """
     special = pretrained.special_tokens_map.items()
     if pretrained.is_fast:
-        # transformers sets this with every call
-        pretrained.backend_tokenizer.encode_special_tokens = pretrained.split_special_tokens
-    return Tokenizer(
-        name=pretrained.name_or_path,
-        special_tokens={name: str(token) for name, token in special if not isinstance(token, list)},
-        chat_template=pretrained.chat_template,
-        backend=pretrained.backend_tokenizer if pretrained.is_fast else None,
-        pretrained=pretrained,
+        backend = pretrained.backend_tokenizer
+        backend.encode_special_tokens = pretrained.split_special_tokens  # transformers sets this with every call
+        found = of_rust(
+            backend,
+            name=pretrained.name_or_path,
+            special_tokens={name: str(token) for name, token in special if not isinstance(token, list)},
+            chat_template=pretrained.chat_template,
+        )
+        if all(found.ids(one, special=True) == pretrained(one, verbose=False)["input_ids"] for one in PROBES):
+            return replace(found, by_transformers=True)
+    raise PackerError(
+        f"{pretrained.name_or_path}: {type(pretrained).__name__} of transformers does not tokenize by a tokenizer.json "
+        "alone: convert the tokenizer to one that does"
     )
 
 

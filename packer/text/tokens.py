@@ -17,12 +17,11 @@ from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.system_errors import check_address_space
 from packer.text.fast_tokens import FastTokens, by_library, is_refusal, joined
-from packer.text.tokenizer import Content, Tokenizer, content_of, shared_length
+from packer.text.tokenizer import PROBES, Tokenizer, shared_length
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
 
-_PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
 _PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
 """Bytes that stand for themselves in a byte-level vocabulary; for the others, U+0100 and the letters after it do."""
 
@@ -92,12 +91,10 @@ class TextTokens:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.content: Content | None = None
-        """What shapes the tokens of `backend`; None without one."""
-        self.fast: FastTokens | None = None
-        """Tokenizes by gigatoken; None if there is nothing to compare it with."""
+        self.backend = tokenizer.backend
+        self.fast = FastTokens(self.backend, tokenizer.content)
+        """Tokenizes by gigatoken."""
         try:
-            self.backend = _backend(tokenizer)
             self.prefix, self.suffix = _added(tokenizer)  # before and after every text: BOS, [CLS], [SEP]
         except BaseException as error:
             if isinstance(error, PackerError) or not is_refusal(error):
@@ -106,13 +103,8 @@ class TextTokens:
                 f"{tokenizer.name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes "
                 "any text"
             ) from error
-        if self.backend is not None:
-            self.backend.no_padding()
-            self.backend.no_truncation()
-            # it would add those tokens, and in byte-level models hide leading spaces from the offsets
-            self.backend.post_processor = None
-            self.content = tokenizer.content or content_of(self.backend)
-            self.fast = FastTokens(self.backend, self.content)
+        # it would add those tokens, and in byte-level models hide leading spaces from the offsets
+        self.backend.post_processor = None
 
     def encode(self, texts: Sequence[MarkedText], *, places: bool) -> Tokens:
         """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
@@ -138,18 +130,14 @@ class TextTokens:
         raise AssertionError("a tokenizer refuses texts that it takes one by one")
 
     def _encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
-        if self.backend is None:
-            return self._encode_slowly(texts, cuts)
         if cuts is not None and self._bytes is None:
             return self._with_offsets(texts, cuts)
-        found = self.fast.encode(texts) if self.fast is not None else None
-        (ids, ends), count = found or (by_library(self.backend, texts), 0)
+        (ids, ends), count = self.fast.encode(texts) or (by_library(self.backend, texts), 0)
         places = _NO_PLACES if cuts is None else self._places(texts, ids, ends, cuts)
         return Tokens(ids, ends, places, count)
 
     def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
         """Tokenize by the library, and find places by its offsets."""
-        assert self.backend is not None
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         places = []
         for encoding, text, at in zip(encodings, texts, cuts, strict=True):
@@ -174,15 +162,6 @@ class TextTokens:
             places.tokens[~exact[owners]], places.inside[~exact[owners]] = left
         return places
 
-    def _encode_slowly(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
-        """Tokenize without offsets: the tokens of the text before a cut end there."""
-        lists = [self._tokenizer.ids(text, special=False) for text in texts]
-        cuts = cuts or [()] * len(texts)
-        places = [
-            self._shared_place(text, cut, ids) for text, ids, at in zip(texts, lists, cuts, strict=True) for cut in at
-        ]
-        return Tokens(*joined(lists), _as_places(places))
-
     def _shared_place(self, text: str, cut: int, ids: list[int]) -> tuple[int, bool]:
         """Find a character, as in `TokenPlaces`, behind the first tokens that the text before it has alone, too."""
         before = self._tokenizer.ids(text[:cut], special=False)
@@ -191,7 +170,7 @@ class TextTokens:
 
     def _is_composed(self, text: str, cut: int) -> bool:
         """Whether the normalizer joins what is before and after a place: "s" and U+0301 to one character."""
-        if not cut or text[cut : cut + 1].isascii() or self.backend is None or self.backend.normalizer is None:
+        if not cut or text[cut : cut + 1].isascii() or self.backend.normalizer is None:
             return False
         first = max(cut - _NORMALIZED, 0)
         before, whole = (self.backend.normalizer.normalize_str(text[first:last]) for last in (cut, cut + _NORMALIZED))
@@ -200,9 +179,10 @@ class TextTokens:
     @cached_property
     def _bytes(self) -> TokenBytes | None:
         """Bytes of tokens, if the tokens of most texts spell their bytes in order, which is checked for every text."""
-        if self.backend is None or self.content is None or self.content.settings["model"]["type"] != "BPE":
+        settings = self._tokenizer.content.settings
+        if settings["model"]["type"] != "BPE":
             return None
-        words = self.content.settings["pre_tokenizer"] or {}
+        words = settings["pre_tokenizer"] or {}
         parts = [part for part in (words, *words.get("pretokenizers", ())) if part.get("type") == "ByteLevel"]
         return TokenBytes(self.backend) if parts and not any(part["add_prefix_space"] for part in parts) else None
 
@@ -225,19 +205,10 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__} {next(iter(str(error).splitlines()), '')}".strip()
 
 
-def _backend(tokenizer: Tokenizer) -> RustTokenizer | None:
-    """Return the tokenizer in Rust, or None if the class around it does more than call it."""
-    backend = tokenizer.backend
-    if tokenizer.pretrained is None or backend is None:
-        return backend
-    expected = [tokenizer.ids(probe, special=True) for probe in _PROBES]  # this switches off padding and truncation
-    return backend if [backend.encode(probe).ids for probe in _PROBES] == expected else None
-
-
 def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Return the tokens that a tokenizer puts before and after every text."""
     found = set()
-    for probe in _PROBES:
+    for probe in PROBES:
         whole, plain = tokenizer.ids(probe, special=True), tokenizer.ids(probe, special=False)
         before = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), None)
         if before is None:
