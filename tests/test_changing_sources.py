@@ -52,14 +52,14 @@ CHANGES = {
 @pytest.mark.parametrize("shard", [0, 2])
 def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypatch, change, shard):
     source = write(tmp_path, "arrow", {"input_ids": made_documents(300)})
-    batches = write_shards.ShardMaker.batches
+    batches = write_shards.ShardMaker.batches_of
 
     def changing(maker, number):
         if number == shard:
             change(source)
         return batches(maker, number)
 
-    monkeypatch.setattr(write_shards.ShardMaker, "batches", changing)
+    monkeypatch.setattr(write_shards.ShardMaker, "batches_of", changing)
     with pytest.raises(SourceError, match=rf"^{source.name}: {CHANGES[change]}"):
         packer.pack(source, tmp_path / "out", max_len=64, shard_size=30_000, workers=1)
     assert not (tmp_path / "out").exists()
@@ -68,8 +68,8 @@ def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypa
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
     source = write(tmp_path, kind, {"input_ids": made_documents(100)})
-    batches, spill = write_shards.ShardMaker.batches, packing.spill_source
-    monkeypatch.setattr(write_shards.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
+    batches, spill = write_shards.ShardMaker.batches_of, packing.spill_source
+    monkeypatch.setattr(write_shards.ShardMaker, "batches_of", lambda *args: touched(source) or batches(*args))
     packer.pack(source, tmp_path / "out", max_len=64)
 
     def changing(opened, *args, **options):

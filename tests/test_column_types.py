@@ -132,7 +132,7 @@ def test_verify_detects_values_that_were_cast_to_another_type(tmp_path, request,
         assert fault == f"document 1 (rows.jsonl line 2): {words}"
     write(source, [{**record, "k": "1"} for record in records], kind)
     (fault,) = verified(tmp_path / "out", source, request, kind)
-    assert fault == "document 0 (rows.jsonl line 1): k is '1' in the source, 1 in the rows"
+    assert fault.endswith(": k is '1' in the source, 1 in the rows")
     write(source, [{**record, "k": 1.0} for record in records], kind)
     assert verified(tmp_path / "out", source, request, kind) == []
 

@@ -170,5 +170,5 @@ def test_a_full_disk_for_the_values_of_a_shard_is_one_line(remote, tmp_path, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(PackerError, match=r"No space left on device: temporary files of what lies in object storage"):
+    with pytest.raises(PackerError, match=r"No space left on device: temporary files are written there"):
         packer.pack(remote[0], tmp_path / "out", **OPTIONS | {"algorithm": "mixed"})

@@ -400,17 +400,6 @@ def test_verify_finds_a_source_that_rejects_other_records(source, packed, tmp_pa
     assert "documents_dropped.rejected is 19 in the manifest, 18 computed from the source" in faults
 
 
-def test_verify_finds_that_other_records_are_rejected_for_the_same_reasons(tmp_path):
-    source = write_lines(tmp_path / "rows.jsonl", [*GOOD, "nonsense", EMPTY])
-    pack(source, tmp_path / "out")
-    write_lines(source, [*GOOD, EMPTY, "nonsense"])
-    assert list(packer.verify(tmp_path / "out", source)) == [
-        "rejected.jsonl rejects document 40 (unreadable), the source rejects document 41 (unreadable)"
-    ]
-    write_lines(source, [*GOOD, "nonsense", EMPTY])
-    assert list(packer.verify(tmp_path / "out", source)) == []
-
-
 def test_a_list_that_is_not_in_the_manifest_is_found(tmp_path):
     pack(write_lines(tmp_path / "rows.jsonl", GOOD), tmp_path / "out", on_error="error")
     (tmp_path / "out" / "rejected.jsonl").write_text("")

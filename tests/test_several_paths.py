@@ -187,6 +187,6 @@ def test_verify_finds_missing_and_reordered_paths(folder):
         "packer: out was packed from these files in another order (b.jsonl, a.jsonl, sub/c.jsonl, sub/d.jsonl): "
         "give the paths in that order"
     )
-    assert "the rows are not in the source" in run("verify", "out", *in_order[:4]).stderr
+    assert "which are not in the source" in run("verify", "out", *in_order[:4]).stderr
     write_documents(folder / "a.jsonl", [[9], *DOCUMENTS[1:50]])
     assert "document 50 (a.jsonl line 1)" in run("verify", "out", *in_order).stderr

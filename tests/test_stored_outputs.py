@@ -282,8 +282,8 @@ def test_a_full_disk_for_temporary_files_is_one_line_and_the_pack_resumes(source
         full.setattr(HashingFile, "write", fails)
         told = refusal(source, str(bucket / "set"))
     assert told == (
-        f"{tempfile.gettempdir()}: No space left on device: temporary files of what lies in object storage are written "
-        "there; free some space, or name another folder with TMPDIR, and repeat the same command"
+        f"{tempfile.gettempdir()}: No space left on device: temporary files are written there; "
+        "free some space, or name another folder with TMPDIR, and repeat the same command"
     )
     packer.pack(source, str(bucket / "set"), **OPTIONS)
     assert hashes(bucket / "set") == expected

@@ -297,7 +297,7 @@ def test_verify_names_a_token_whose_values_differ(tmp_path):
     assert list(packer.verify(tmp_path / "out", tmp_path / "rows.arrow")) == []
     columns["ids"][1][4] = [11, 12]
     (fault,) = packer.verify(tmp_path / "out", save(tmp_path, "rows.arrow", columns))
-    assert fault.startswith("document 1 (rows.arrow row 1): ids is [11, 12] in the source, [")
+    assert fault.startswith("document 1 (rows.arrow row 1): ids at position 4 is [11, 12] in the source, [")
 
 
 def test_damaged_values_of_a_token_are_left_out_by_the_loader(tmp_path):

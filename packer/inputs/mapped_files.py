@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -142,16 +142,6 @@ class MappedFile:
     def schema(self) -> pa.Schema:
         """Types of the columns."""
         return schema_of(self.owner)
-
-    def whole(self) -> MappedFile:
-        """Return the same record batches with all of their values in memory, also if the file is in a store."""
-        if not isinstance(self.state.path, RemotePath):
-            return self
-        with reading(self.state.name):
-            owner = map_whole(self.state.path)
-        by = owner.address - self.owner.address
-        columns = {name: column.addresses for name, column in self.tokens.items()}
-        return replace(self, owner=owner, tokens=_token_columns(columns, by, owner))
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Decode batches and yield the named columns of each."""

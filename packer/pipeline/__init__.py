@@ -7,5 +7,5 @@
 - `collect_figures`: measures a source without its tokens, plans its rows, collects or compares their figures, and
   chooses the rows of a report
 - `row_contents`: the segments of a row, for the command `show` and `packer.show`
-- `verifying`: checks a packed dataset; `against_source`: its differences from a part of the source, and its totals
+- `verifying`: checks a packed dataset; `against_source`: makes its rows again from the source, and compares them
 """

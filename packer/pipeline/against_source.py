@@ -1,268 +1,269 @@
-"""Compare mapped rows with their source, and count the totals of the source."""
+"""Compare the rows of a packed dataset with its source: they are made again, and the totals are counted again.
+
+The segments of the rows take the place of a plan. Whether they are those that the options make of the source is seen
+from sums of hashes, which need no order and little memory: a segment that is missing, repeated or cut elsewhere changes
+the sum of its documents.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import cut_bound
-from packer.algorithms.index_arrays import extents_of
-from packer.arrow import as_arrow, as_numpy, format_value, has_dtype
-from packer.column_names import NO_LOSS
-from packer.errors import PackerError, SourceError
-from packer.inputs.arrow_files import ArrowReader
-from packer.inputs.column_types import as_plain, cast, cast_to_common_type, join, plain_type
-from packer.inputs.documents import Columns, DocumentError, reading
-from packer.inputs.mapped_files import MappedFile
-from packer.inputs.token_tables import MappedLists, TokenTable, ValueColumn, chunks_with
-from packer.manifest_fields import Account
-from packer.options import RowOptions
-from packer.plan.segments import Segments, cut_documents
-from packer.plan.whole_plan import group_totals, together_bound
+from packer.arrow import as_numpy, format_value, has_dtype
+from packer.engine import Engine
+from packer.errors import SourceError
+from packer.inputs.column_types import cast, join
+from packer.manifest_fields import REMEDY
+from packer.permute import hashes_of
+from packer.pipeline.write_shards import RowMaker
+from packer.plan.cutting import Chunk, SegmentReader, each_chunk
+from packer.plan.rows import LocatedRows, located_pieces
+from packer.plan.segments import PIECE
+from packer.plan.whole_plan import document_values, group_totals, least_rows
+from packer.progress import Progress
 from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
-from packer.shards.reader import open_shard
-from packer.shards.sharing import group_codes, group_fault, group_values
-from packer.shards.writer import KeptValues, tokens_at
-from packer.sources.segment_index import SortedSegments
+from packer.shards.reader import checked_batches
+from packer.shards.row_format import RowFormat
+from packer.shards.sharing import group_fault, group_values
+from packer.shards.structure import RowSegments
+from packer.shards.writer import Counts, KeptValues
+from packer.sources.read_documents import Documents
 from packer.stores import AnyPath
-from packer.token_memory import Spans, TokenColumn, gather, held_spans
+from packer.token_memory import lengths_of
 
-_COMPARED_TOGETHER = 4 << 20  # tokens
-_SEGMENTS_TOGETHER = 1 << 16  # whose kept values may be long
-
-
-class TableDifferences:
-    """First differences between a table of the source, which is compared part by part, and rows.
-
-    If segments differ, the first document whose segments differ is reported. Otherwise, the first difference in each
-    kept column is reported, and the first in the tokens, or in the labels if the tokens are equal.
-    """
-
-    def __init__(self, options: RowOptions, describe: Callable[[int], str], rows: PackedRows) -> None:
-        self._rows = rows
-        self._kept_names = (*options.stored_keep_tokens, *options.kept)
-        self.describe = describe
-        """Function that names a document in messages."""
-        self._structure: str | None = None
-        self._kept: dict[str, str] = {}  # a sentence per column that differs
-        self._tokens: dict[str, str] = {}
-
-    @property
-    def in_structure(self) -> bool:
-        """Whether segments differ in their documents, starts or lengths."""
-        return self._structure is not None
-
-    def faults(self) -> list[str]:
-        """Return a sentence for each difference to report."""
-        if self._structure is not None:
-            return [self._structure]
-        kept = [self._kept[name] for name in self._kept_names if name in self._kept]
-        return kept + [self._tokens[name] for name in ("input_ids", "labels") if name in self._tokens][:1]
-
-    def compare(self, expected: Segments, found: SortedSegments, part: TokenTable) -> None:
-        """Compare the documents of the next part of the table, cut into segments, with those found in the rows."""
-        self._compare_structure(expected, found, part)
-        if self.in_structure:
-            return
-        ends, lists = np.cumsum(found.lengths), part.lists_of(found.documents - part.first_document)
-        begin, together = 0, _COMPARED_TOGETHER // max([1, *self._rows.widths.values()])
-        while begin < len(ends):
-            before = ends[begin] - found.lengths[begin]
-            end = max(begin + 1, int(np.searchsorted(ends, before + together, side="right")))
-            here = slice(begin, min(end, begin + _SEGMENTS_TOGETHER))
-            pieces = _Pieces(
-                rows=self._rows,
-                part=part,
-                segments=found.of(here),
-                lists=lists[here],
-                places=ends[here] - found.lengths[here] - before,
-            )
-            columns = [column for column in (part.input_ids, part.labels) if column is not None]
-            columns += [part.extra[name].addresses for name in self._rows.kept_tokens]
-            segments = pieces.segments
-            with reading("the source"), held_spans(columns, pieces.lists, segments.starts, segments.lengths):
-                self._compare_kept(pieces)
-                self._compare_tokens(pieces)
-            begin = here.stop
-
-    def _compare_structure(self, expected: Segments, found: SortedSegments, part: TokenTable) -> None:
-        pieces = expected.locate(expected.numbers())
-        pieces = pieces[np.lexsort((pieces["start"], pieces["document"]))]
-        columns = [pieces["document"] + part.first_document, pieces["start"], pieces["length"]]
-        short, longer = sorted((len(pieces), len(found.documents)))
-        differs = np.zeros(short, bool)
-        for one, other in zip(columns, found, strict=False):
-            differs |= one[:short] != other[:short]
-        at = int(differs.argmax()) if differs.any() else short
-        if at < longer:
-            first = min(int(each[at]) for each in (columns[0], found.documents) if at < len(each))
-            self._structure = (
-                f"{self.describe(first)} is in the source, but missing from the rows, repeated or cut elsewhere there"
-            )
-
-    def _compare_kept(self, pieces: _Pieces) -> None:
-        for name in self._kept_names:
-            if name in self._kept:
-                continue
-            expected, found = pieces.kept(name)
-            at = _difference(expected, found)
-            if at is not None:
-                segment = at if name in self._rows.kept else int(np.searchsorted(pieces.places, at, side="right")) - 1
-                which = self.describe(int(pieces.segments.documents[segment]))
-                values = format_value(expected[at]), format_value(found[at])
-                self._kept[name] = f"{which}: {name} is {values[0]} in the source, {values[1]} in the rows"
-
-    def _compare_tokens(self, pieces: _Pieces) -> None:
-        for name, column in self._rows.tokens.items():
-            if name in self._tokens:
-                return
-            fault = self._token_fault(pieces, name, column)
-            if fault is not None:
-                self._tokens[name] = fault
-                return
-
-    def _token_fault(self, pieces: _Pieces, name: str, column: TokenColumn) -> str | None:
-        part, places, segments = pieces.part, pieces.places, pieces.segments
-        origin = part.labels if name == "labels" and part.labels is not None else part.input_ids
-        expected, found = np.empty(pieces.size, np.int32), np.empty(pieces.size, np.int32)
-        bad = gather(origin.addresses, pieces.in_source, NO_LOSS if name == "labels" else 0, expected)
-        if bad >= 0:
-            return f"{self.describe(int(segments.documents[bad]))}: {name} of the source is out of range"
-        gather(column.addresses, pieces.in_rows, NO_LOSS, found)
-        if name == "labels":
-            expected[places] = NO_LOSS
-        differ = np.flatnonzero(expected != found)
-        if not len(differ):
-            return None
-        segment = int(np.searchsorted(places, differ[0], side="right")) - 1
-        position = int(segments.starts[segment] + differ[0] - places[segment])
-        return (
-            f"{self.describe(int(segments.documents[segment]))}: {name} at position {position} is "
-            f"{expected[differ[0]]} in the source, {found[differ[0]]} in row {pieces.in_rows.lists[segment]}"
-        )
+BUCKETS = 1 << 16
+"""Most ranges of documents whose segments are compared at a time by a sum for each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Pieces:
-    """Segments whose values are compared together; arrays have the shape (segments,)."""
+class PieceSums:
+    """Sums of hashes of segments, for each of up to BUCKETS ranges of the documents first to last - 1.
 
-    rows: PackedRows
-    part: TokenTable
-    segments: SortedSegments
-    """Segments in the rows, with the starts and lengths that they should have."""
+    Equal sums mean equal segments: with a random key, other segments have the same sum with a probability of 2**-64.
+    """
 
-    lists: NDArray[np.int64]
-    """Lists of the source that the segments come from."""
+    first: int
+    last: int
+    end: int
+    """Number that stands for all documents from there on, which the source does not have."""
 
-    places: NDArray[np.int64]
-    """Positions of the segments among the compared values."""
-
-    @property
-    def size(self) -> int:
-        """Number of compared values."""
-        return int(self.segments.lengths.sum())
+    key: np.uint64
+    keeps_whole: bool
+    """Whether cuts count. If not, the hash of a segment is that of its end minus that of its start, so that the sum of
+    all segments of a document depends only on where the first one starts and the last one ends."""
 
     @property
-    def in_source(self) -> Spans:
-        """Spans that copy the values from columns of the source."""
-        return Spans(self.lists, self.segments.starts, self.segments.lengths, self.places)
+    def width(self) -> int:
+        """Documents in a range."""
+        return -(-(self.last - self.first) // BUCKETS)
+
+    def of(self, pieces: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the sums of those of some segments, an array of PIECE, that are of these documents."""
+        numbers = np.minimum(pieces["document"], self.end)
+        is_here = (numbers >= self.first) & (numbers < self.last)
+        pieces, numbers = pieces[is_here], numbers[is_here]
+        starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
+        keys = hashes_of(self.key, pieces["document"])
+        if self.keeps_whole:
+            hashes = hashes_of(keys, starts << 32 | lengths)
+        else:
+            hashes = hashes_of(keys, starts + lengths) - hashes_of(keys, starts)
+        sums = np.zeros(-(-(self.last - self.first) // self.width), np.uint64)
+        np.add.at(sums, (numbers - self.first) // self.width, hashes)
+        return sums
+
+    def within(self, bucket: int) -> PieceSums:
+        """Return the sums of the documents of one range."""
+        first = self.first + bucket * self.width
+        return replace(self, first=first, last=min(first + self.width, self.last))
+
+
+class ShardComparison(NamedTuple):
+    """What was found in a shard."""
+
+    sums: NDArray[np.uint64]
+    """Sums of its segments; see `PieceSums`."""
+
+    split: int
+    """Segments at the beginning of a document that goes on elsewhere."""
+
+    faults: tuple[str, ...]
+    """A sentence for the first difference from the source, and for the first row of several groups."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceComparison:
+    """A packed dataset and the documents of its source, mapped and checked."""
+
+    folder: AnyPath
+    manifest: Manifest
+    documents: Documents
 
     @property
-    def in_rows(self) -> Spans:
-        """Spans that copy the values from the rows."""
-        rows, offsets = np.divmod(self.segments.places, self.rows.manifest.max_len)
-        return Spans(rows, offsets, self.segments.lengths, self.places)
+    def reader(self) -> SegmentReader:
+        """Reader of the segments that the options make of the source."""
+        count = self.documents.identity.documents
+        return SegmentReader(options=self.manifest.options, documents=count, source=self.documents)
 
-    def kept(self, name: str) -> tuple[pa.Array, pa.Array]:
-        """Return the values of a kept column in the source and in the rows."""
-        column = self.part.extra[name]
-        if name in self.rows.kept:
-            expected = KeptValues.of({name: column}, self.lists).column(name, self.lists)
-            return expected, self.rows.kept_at(name, self.in_rows.lists, self.segments.numbers)
-        origin = column.addresses
-        return (
-            tokens_at(origin, column.type.value_type, self.in_source, self.size),
-            tokens_at(self.rows.token_columns[name], self.rows.kept_tokens[name], self.in_rows, self.size),
+    def faults(self, workers: int, progress: Progress) -> Iterator[str]:
+        """Yield a sentence for each difference; progress is "compare", in tokens of the rows."""
+        options, shards = self.manifest.options, self.manifest.shards
+        count, packed = self.documents.identity.documents, self.manifest.source.documents
+        key = np.uint64(secrets.randbits(64))
+        sums = PieceSums(first=0, last=count + 1, end=count, key=key, keeps_whole=options.keeps_whole)
+
+        # Compare every value of the rows.
+        found, split, faults, done = sums.of(np.zeros(0, PIECE)), 0, dict[int, tuple[str, ...]](), 0
+        for shard, one in Engine(workers=workers).run(partial(self._compare, sums), range(len(shards))):
+            found, split, faults[shard] = found + one.sums, split + one.split, one.faults
+            done += shards[shard].tokens
+            progress("compare", done, self.manifest.totals.tokens_packed)
+
+        # Count the documents and their segments.
+        if count != packed:
+            yield f"the source has {count:,} documents, the manifest says {packed:,}"
+        expected, account, histogram = np.zeros_like(found), None, np.zeros(options.max_len + 1, np.int64)
+        for chunk in self._expected(sums, workers):
+            expected += chunk.values
+            account = chunk.account if account is None else account + chunk.account
+            histogram += chunk.histogram
+        differ = np.flatnonzero(expected != found)
+        if len(differ):
+            yield self._other_segments(sums.within(int(differ[0])))
+        if len(differ) or count != packed:
+            return
+        in_values = [fault for _, of_shard in sorted(faults.items()) for fault in of_shard]
+        if in_values:
+            yield from in_values
+            return
+        assert account is not None
+        counted = self._bounds(histogram) | ({} if options.keeps_whole else {"documents_split": split})
+        if options.on_error == "skip":
+            counted["documents_rejected"] = rejected = self.documents.rejections.counts
+            account = account.with_rejected(sum(rejected.values()))
+        yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
+
+    def _expected(self, sums: PieceSums, workers: int) -> Iterator[Chunk]:
+        """Cut the documents of the source as the options say; the values of a chunk are the sums of its segments."""
+        last = min(sums.last, sums.end)
+        return each_chunk(
+            self.reader, lambda each: sums.of(located_pieces(each, each.numbers())), workers, sums.first, last
         )
 
+    def _bounds(self, histogram: NDArray[np.int64]) -> dict[str, object]:
+        """Return totals of groups, and the lower bound of rows if it follows from the source alone."""
+        options, totals = self.manifest.options, self.manifest.totals
+        if options.group_by is not None:
+            groups = document_values(self.documents, self.documents.table.extra, options).groups
+            assert groups is not None
+            ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0  # depends on the algorithm
+            bound = least_rows(self.reader.all_segments(), groups, options)
+            return {"groups": group_totals(groups, ungrouped).to_dict(), "lower_bound": bound}
+        return {} if options.keeps_whole else {"lower_bound": cut_bound(histogram, options.max_segments)}
 
-class SourceCounts:
-    """Totals of a source, added up table by table."""
+    def _other_segments(self, sums: PieceSums) -> str:
+        """Name the first document whose segments differ, which is one of these."""
+        while sums.last - sums.first > 1:
+            expected = sum(chunk.values for chunk in self._expected(sums, 1))
+            found = sum(sums.of(self._rows(shard)[1].values) for shard in range(len(self.manifest.shards)))
+            sums = sums.within(int(np.flatnonzero(expected != found)[0]))
+        if sums.first == sums.end:
+            return f"the rows hold documents from number {sums.end:,} on, which are not in the source"
+        where = self.documents.describe(sums.first)
+        return f"{where} is in the source, but missing from the rows, repeated or cut elsewhere there"
 
-    def __init__(self, options: RowOptions) -> None:
-        self._options = options
-        self._account: Account | None = None
-        self._policy = np.zeros(options.max_len + 1, np.int64)
-        self._groups: list[pa.DictionaryArray] = []  # values of the documents of each table
-        self._grouped: list[SortedSegments] = []  # segments in the rows of the documents of each table
+    def _rows(self, shard: int) -> tuple[pa.Table, LocatedRows]:
+        """Return a shard, and the segments of its rows."""
+        batches = [*checked_batches(self.folder, self.manifest.shards[shard], self.manifest, compares_hash=False)]
+        return pa.Table.from_batches(batches), LocatedRows.joined(map(located, batches))
 
-    def add(self, table: TokenTable, policy: Segments, segments: Segments, found: SortedSegments) -> None:
-        """Count the documents of a table, and the segments that rows have of them.
+    def _compare(self, sums: PieceSums, shard: int) -> tuple[int, ShardComparison]:
+        """Compare a shard, whose segments may be of any documents; return its number and what was found."""
+        table, rows = self._rows(shard)
+        documents, starts, lengths = rows.documents, rows.starts, rows.lengths
+        faults, split, kept = list[str](), 0, np.empty(len(documents), np.int32)
+        if documents.max() < sums.end:
+            lists = self.documents.table.lists_of(documents)
+            lengths_of(self.documents.table.input_ids.addresses, lists, kept)
+            if (starts + lengths <= kept).all():
+                faults += self._value_faults(shard, table, rows)
+            if self.manifest.options.long == "truncate":
+                kept = np.minimum(kept, self.manifest.max_len)
+            split = int(np.count_nonzero((starts == 0) & (lengths < kept)))
+        return shard, ShardComparison(sums.of(rows.values), split, tuple(faults))
 
-        `policy` are the segments that the long-document policy makes of them, untrained ones left out, and
-        `segments` those in the rows; wrapping cuts elsewhere.
-        """
-        self._account = segments.account if self._account is None else self._account + segments.account
-        self._policy += policy.histogram
-        name = self._options.group_by
-        if name is not None:
-            lists = table.lists_of(np.arange(len(table.lengths)))
-            values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists)
-            self._groups.append(group_values(values, name))
-            self._grouped.append(found)
+    def _value_faults(self, shard: int, table: pa.Table, rows: LocatedRows) -> Iterator[str]:
+        """Yield a sentence for the first value that differs from the source, and for the first row of two groups."""
+        options, entry = self.manifest.options, self.manifest.shards[shard]
+        extra = self.documents.table.extra
+        maker = RowMaker(documents=self.documents, row_format=RowFormat.of(options, extra))
+        first_row, first, counted = int(self.manifest.shards.column("rows")[:shard].sum()), 0, Counts()
+        try:
+            for made, counts in maker.batches(rows):
+                found = table.slice(first, made.num_rows)
+                for name in made.schema.names:
+                    column = found[name].combine_chunks()
+                    at = _difference(made[name].flatten(), column.flatten())
+                    if at is not None:
+                        yield self._described(made, column, name, at, first_row + first)
+                        return
+                first += made.num_rows
+                counted = Counts(*map(sum, zip(counted, counts, strict=True)))
+        except SourceError as error:
+            yield str(error).removesuffix(f"; {REMEDY}")
+            return
+        if counted.trained != entry.trained:
+            yield f"{entry.file} has {counted.trained:,} trained tokens, the manifest says {entry.trained:,}"
+        if options.group_by is not None:
+            lists = self.documents.table.lists_of(rows.documents)
+            values = KeptValues.of({options.group_by: extra[options.group_by]}, lists).column(options.group_by, lists)
+            numbers = np.repeat(np.arange(len(rows)), np.diff(rows.row_starts))
+            groups, documents = group_values(values, options.group_by), rows.documents.tolist()
+            fault = group_fault(numbers, groups, options, lambda at: self.documents.describe(documents[at]))
+            if fault is not None:
+                yield f"{entry.file} row {fault[0]} {fault[1]}"
 
-    def faults(self, manifest: Manifest, rejected: Mapping[str, int], describe: Callable[[int], str]) -> Iterator[str]:
-        """Yield a sentence for each total that the source contradicts, and for the first row with wrong groups.
+    def _described(self, made: pa.RecordBatch, found: pa.Array, name: str, at: int, first_row: int) -> str:
+        """Describe value number `at` of a column, which differs from that of rows made from the source."""
+        segments, row, where = RowSegments.of(made), "the rows", "padding"
+        values = [format_value(each.flatten()[at]) for each in (made[name], found)]
+        if pa.types.is_fixed_size_list(found.type):
+            row = f"row {first_row + at // self.manifest.max_len}"
+            number = int(np.searchsorted(segments.places, at, side="right")) - 1
+            position = at - int(segments.places[number])
+            is_of_segment = position < segments.lengths[number]
+            name = f"{name} at position {position + segments.starts[number]}" if is_of_segment else name
+        else:
+            number = int(np.searchsorted(segments.values[:-1], at))
+            is_of_segment = segments.values[number] == at
+        if is_of_segment:
+            where = self.documents.describe(int(segments.documents[number]))
+        return f"{where}: {name} is {values[0]} in the source, {values[1]} in {row}"
 
-        `rejected` has numbers of rejected documents by reason, which are among the empty ones here.
-        """
-        totals = manifest.totals
-        counted: dict[str, object] = {"documents": 0, "tokens": 0}
-        if self._account is not None:
-            counted = self._account.to_dict()
-            if self._options.on_error == "skip":
-                counted = self._account.with_rejected(sum(rejected.values())).to_dict()
-                counted["documents_rejected"] = dict(rejected)
-        others = [
-            f"the source has {counted[what]:,} {what}, the manifest says {recorded:,}"
-            for what, recorded in (("documents", totals.documents), ("tokens", totals.tokens))
-            if counted[what] != recorded
-        ]
-        yield from others or differences(totals, counted, "the source")
-        if self._groups:
-            yield from self._group_faults(manifest, describe)
-        elif not self._options.keeps_whole:
-            bound = cut_bound(self._policy, self._options.max_segments)
-            yield from differences(totals, {"lower_bound": bound}, "the source")
 
-    def _group_faults(self, manifest: Manifest, describe: Callable[[int], str]) -> Iterator[str]:
-        options, totals = self._options, manifest.totals
-        groups = _joined(self._groups)
-        documents, _, lengths, places, _ = map(np.concatenate, zip(*self._grouped, strict=True))
-        of_segments, rows = groups.take(as_arrow(documents)), places // manifest.max_len
-        fault = group_fault(rows, of_segments, manifest.options, lambda at: describe(int(documents[at])))
-        if fault is not None:
-            yield f"row {fault[0]} {fault[1]}"
-        extents = extents_of(lengths, options.align)
-        segments = cut_documents(extents.astype(np.int32, copy=False), options.max_len, "error")
-        ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0  # depends on the algorithm
-        counted = group_totals(group_codes(groups), ungrouped)
-        yield from differences(totals, {"groups": counted.to_dict()}, "the source")
-        bound = together_bound(segments, group_codes(of_segments), options.max_segments)
-        yield from differences(totals, {"lower_bound": bound}, "the source")
+def located(batch: pa.RecordBatch) -> LocatedRows:
+    """Return the segments of the rows of a record batch without faults."""
+    found = RowSegments.of(batch)
+    pieces = np.empty(len(found.documents), PIECE)
+    pieces["document"], pieces["start"], pieces["length"] = found.documents, found.starts, found.lengths
+    return LocatedRows(values=pieces, row_starts=np.searchsorted(found.rows, np.arange(batch.num_rows + 1)))
 
 
 def _difference(expected: pa.Array, found: pa.Array) -> int | None:
     """Return the first position where the values of two arrays differ, or None; 1 and 1.0 are equal, as are two NaN.
 
-    Types may differ: the values of a part of the source may have a narrower type than those of the whole.
+    Types may differ: the same values may be stored in other types in another file.
     """
     kind = join(expected.type, found.type)
     with suppress(pa.ArrowInvalid):  # some value does not fit the joint type: compare one by one
@@ -287,107 +288,3 @@ def _is_same(one: pa.Scalar, other: pa.Scalar) -> bool:
     except (OverflowError, ValueError):  # a date outside Python's range
         return False
     return bool(values[0] == values[1]) or repr(values[0]) == repr(values[1])
-
-
-def _joined(groups: list[pa.DictionaryArray]) -> pa.DictionaryArray:
-    """Join the groups of the parts of a source; a SourceError if no type holds all values."""
-    try:
-        values = cast_to_common_type([part.dictionary for part in groups], "group_by")
-    except DocumentError as fault:
-        raise SourceError(fault.message) from None
-    return pa.concat_arrays(
-        [pa.DictionaryArray.from_arrays(part.indices, each) for part, each in zip(groups, values, strict=True)]
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedRows:
-    """Mapped rows of a packed dataset; each is a list of max_len tokens."""
-
-    folder: AnyPath
-    manifest: Manifest
-    """Its manifest."""
-
-    shards: tuple[MappedFile, ...]
-    kept: Mapping[str, pa.DataType]
-    """Types of the kept columns to read that have a value per segment."""
-
-    kept_tokens: Mapping[str, pa.DataType]
-    """Types of the values of the kept columns to read that have a value per token."""
-
-    @classmethod
-    def of(cls, folder: AnyPath, manifest: Manifest, kept: Sequence[str], kept_tokens: Sequence[str]) -> PackedRows:
-        """Map all shards; those in object storage are read as a whole.
-
-        Kept columns have a value per segment or, in `kept_tokens`, per
-        token. A PackerError is raised if a shard is damaged, or contradicts the manifest.
-        """
-        first = open_shard(folder, manifest.shards[0], manifest).schema
-        for name in (*kept, *kept_tokens):
-            if first.names.count(name) != 1:
-                raise PackerError(
-                    f"{folder / manifest.shards[0].file} lacks the column {name}: restore it, or pack again"
-                )
-        row_format = manifest.row_format  # an index has no tokens, so its lists are addressed by their boundaries
-        lists = "seq_lengths" if row_format.index_only else row_format.input_ids
-        columns = Columns(lists, "labels", tuple(kept_tokens), tuple(kept_tokens))
-        shards = tuple(_mapped(folder, entry.file, columns) for entry in manifest.shards)
-        for shard in shards:
-            schema = shard.schema
-            if any(schema.field(name).type != first.field(name).type for name in (*kept, *kept_tokens)):
-                raise PackerError(
-                    f"{folder / shard.state.name} and {manifest.shards[0].file} have columns of different types"
-                )
-        return cls(
-            folder=folder,
-            manifest=manifest,
-            shards=shards,
-            kept={name: plain_type(first.field(name).type.value_type) for name in kept},
-            kept_tokens={name: first.field(name).type.value_type for name in kept_tokens},
-        )
-
-    @property
-    def widths(self) -> dict[str, int]:
-        """Values per token, of the kept columns that have several."""
-        kinds = self.kept_tokens.items()
-        return {name: kind.list_size for name, kind in kinds if pa.types.is_fixed_size_list(kind)}
-
-    @cached_property
-    def tokens(self) -> dict[str, TokenColumn]:
-        """Addresses of the columns "input_ids" and "labels" of all rows; an index has neither."""
-        row_format = self.manifest.row_format
-        return {
-            name: TokenColumn.joined([shard.tokens[column] for shard in self.shards])
-            for name, column in (("input_ids", row_format.input_ids), ("labels", "labels"))
-            if column in row_format.stored_token_columns
-        }
-
-    @cached_property
-    def token_columns(self) -> dict[str, TokenColumn]:
-        """Addresses of the kept columns with a value per token."""
-        return {name: ValueColumn(name, kind, self.shards).addresses for name, kind in self.kept_tokens.items()}
-
-    def kept_at(self, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> pa.Array:
-        """Return the values of a kept column for segments in any order, given their rows and numbers in these."""
-        ends = np.cumsum([shard.ends[-1] for shard in self.shards])
-        order = np.argsort(rows, kind="stable")
-        rows, numbers = rows[order], numbers[order]
-        of_shards = np.searchsorted(ends, rows, side="right")
-        parts: list[pa.Array] = []
-        for number in np.unique(of_shards).tolist():
-            of_shard, shard = slice(*np.searchsorted(of_shards, [number, number + 1])), self.shards[number]
-            first, inside = ends[number] - shard.ends[-1], numbers[of_shard]
-            for column, lists, here in chunks_with(shard, name, rows[of_shard] - first):
-                places = as_numpy(column.offsets).astype(np.int64)[lists] + inside[here]
-                parts.append(as_plain(column.values.take(as_arrow(places))))
-        values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.kept[name])
-        return values.take(as_arrow(np.argsort(order)))
-
-
-def _mapped(folder: AnyPath, name: str, columns: Columns) -> MappedFile:
-    opened = ArrowReader.open_lists(folder / name, name, columns)
-    if not isinstance(opened, MappedLists):
-        raise PackerError(f"{folder / name} is compressed, which packed datasets are not: restore it, or pack again")
-    (shard,) = opened.stores
-    assert isinstance(shard, MappedFile), shard
-    return shard.whole()

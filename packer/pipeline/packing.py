@@ -11,6 +11,7 @@ from functools import partial
 from xxhash import xxh3_128_hexdigest
 
 from packer.checkpoints import Checkpoint
+from packer.engine import available_workers
 from packer.errors import PackerError, SourceError
 from packer.inputs.format_reader import paths_of
 from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
@@ -149,7 +150,7 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
     if not is_packed(out):
         return None
     if not job.overwrite:
-        found, checked = check_complete(out, opened, request, job.progress)
+        found, checked = check_complete(out, opened, request, job)
         return Written(record=found, output=out, found_complete=True, checked=checked)
     refuse_replacing(out)
     read_manifest(out)  # only a dataset with a valid manifest is replaced
@@ -229,13 +230,13 @@ def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: boo
     claimed.checkpoints.save("source", Checkpoint(facts=identity.to_dict()), lasting=True)
 
 
-def check_complete(out: AnyPath, opened: Source, request: Request, progress: Progress) -> tuple[Manifest, str]:
+def check_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> tuple[Manifest, str]:
     """Check that a complete dataset is what a pack of this source would write, and that its files are intact.
 
     Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
     token is compared. Returns the manifest, and what was checked, in words.
     """
-    manifest = read_manifest(out)
+    manifest, progress, workers = read_manifest(out), job.progress, job.workers or available_workers()
     remedy = f"choose another --output, or {way_to_replace(out)}"
     found = _request_in(manifest)
     is_same = found == request.without_times
@@ -250,7 +251,7 @@ def check_complete(out: AnyPath, opened: Source, request: Request, progress: Pro
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")
     from packer.pipeline.verifying import compare_opened
 
-    fault = next(compare_opened(out, manifest, opened, progress), None)
+    fault = next(compare_opened(out, manifest, opened, workers=workers, progress=progress), None)
     if fault is not None:
         raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
     return manifest, "its shards have the recorded sizes, and hold every token of the source"

@@ -1,22 +1,18 @@
-"""Records that were left out with `--on-error skip`: their list in the output, and its comparison with a source."""
+"""Records that were left out with `--on-error skip`: their counts, and their list in the output."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import zip_longest
 
 from packer.errors import SourceError
 from packer.inputs.list_checks import STRIPPED
-from packer.manifest_fields import REASONS, REJECTED, Totals
+from packer.manifest_fields import REJECTED, Totals
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
-from packer.shards.reader import read_rejected
 from packer.sources.read_documents import Documents
 from packer.sources.shared_prefixes import SAVED
 from packer.sources.source import Rejections
-from packer.stores import AnyPath
 
 
 def write_rejected_list(folder: Output, rejections: Rejections) -> str:
@@ -80,23 +76,3 @@ def _described(rejections: Rejections, others: str = "") -> str:
         f"{len(rejections.documents):,} cannot be used ({reasons}){others}; "
         f"the first is document {first.document} ({first.file} {place}): {first.message}"
     )
-
-
-def rejection_faults(folder: AnyPath, rejections: Rejections) -> Iterator[str]:
-    """Yield a sentence for the first difference between the list and the records that are rejected now.
-
-    Names of files may differ, as in a comparison of sources, and so may messages, which libraries write.
-    """
-    found = (
-        (int(document), REASONS[reason])
-        for document, reason in zip(rejections.documents, rejections.reasons, strict=True)
-    )
-    recorded = ((one.document, one.reason) for one in read_rejected(folder / REJECTED))
-    for one, other in zip_longest(recorded, found):
-        if one != other:
-            yield f"{REJECTED} {_said(one)}, the source {_said(other)}"
-            return
-
-
-def _said(one: tuple[int, str] | None) -> str:
-    return "rejects no further document" if one is None else f"rejects document {one[0]} ({one[1]})"

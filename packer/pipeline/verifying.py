@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packer.errors import PackerError, SourceError
-from packer.inputs.token_tables import TokenTable
+from packer.engine import Engine, available_workers
+from packer.errors import SourceError
 from packer.manifest_fields import REMEDY, SourceIdentity
-from packer.options import RowOptions
 from packer.output.job import Job
 from packer.paths import expanded
-from packer.pipeline.against_source import PackedRows, SourceCounts, TableDifferences
-from packer.pipeline.rejected_list import rejection_faults, with_counts
-from packer.plan.cutting import cut_table
-from packer.plan.segments import Segments
+from packer.pipeline.against_source import SourceComparison
+from packer.pipeline.rejected_list import with_counts
 from packer.progress import Progress
 from packer.shards.check_shards import differences, verify_packed
 from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.open_sources import SourceLike, open_packed_source
-from packer.sources.read_documents import DocumentReader, Documents
-from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
+from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
-from packer.sources.spill import repeat_moment
+from packer.sources.spill import repeat_moment, spill_source
 from packer.stores import AnyPath, any_path
+from packer.stores.local_files import temporary_directory
 from packer.system_errors import system_errors
 
-_TOGETHER = 1 << 18  # segments of the source, approximately, that are compared with those of the rows
 _SHOWN = 20  # faults in the `repr` of a result
 
 
@@ -99,7 +90,8 @@ def _faults(
         return
     opened = open_packed_source(folder, manifest, source, tokenizer)
     try:
-        yield from compare_opened(folder, manifest, opened, job.progress)
+        workers = job.workers or available_workers()
+        yield from compare_opened(folder, manifest, opened, workers=workers, progress=job.progress)
     except SourceError as error:  # the packed tokens do not depend on how they are verified
         raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
@@ -117,125 +109,29 @@ def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
         )
 
 
-def compare_opened(folder: AnyPath, manifest: Manifest, opened: Source, progress: Progress) -> Iterator[str]:
-    """Yield a sentence for each difference between the rows and an open source."""
+def compare_opened(
+    folder: AnyPath, manifest: Manifest, opened: Source, *, workers: int, progress: Progress
+) -> Iterator[str]:
+    """Yield a sentence for each difference between the rows and an open source.
+
+    Inputs that cannot be mapped are decoded to temporary files.
+    """
     packed = manifest.source
     repeat_moment(opened, packed.text)
     fault = _text_fault(packed, opened)
     if fault is not None:
         yield fault
         return
-    documents = yield from compare_with_source(folder, manifest, opened, progress)
-    if documents is not None:
+    with ExitStack() as stack:
+        if not opened.mapped:
+            decoded = stack.enter_context(temporary_directory("decoded"))
+            opened = spill_source(opened, decoded, progress, engine=Engine(workers=workers))
+        documents = read_documents(opened, progress)
+        faults = [*SourceComparison(folder=folder, manifest=manifest, documents=documents).faults(workers, progress)]
+    yield from faults
+    if not faults:
         yield from identity_faults(packed, documents.identity)
         yield from differences(manifest.totals, with_counts(manifest.totals, documents).to_dict(), "the source")
-        if manifest.options.on_error == "skip":
-            yield from rejection_faults(folder, documents.rejections)
-
-
-def compare_with_source(
-    folder: AnyPath,
-    manifest: Manifest,
-    source: Source,
-    progress: Progress,
-) -> Generator[str, None, Documents | None]:
-    """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
-
-    If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does
-    not grow with the number of documents: the segments of the rows are sorted in a temporary folder
-    (`sorted_segments`), and then read for one part of the source after the other.
-
-    Progress is "compare", in tokens. Returns the documents of the source if rows and totals agree with them, otherwise
-    None.
-    """
-    options = manifest.options
-    counts = SourceCounts(options)
-    tokens = faults = 0
-    rows = PackedRows.of(folder, manifest, options.kept, options.stored_keep_tokens)
-    reader = DocumentReader(source)
-    with sorted_segments(folder, manifest) as index:
-        tables = reader.tables()
-        for table in tables:
-            differences = _compared(table, index, options, TableDifferences(options, reader.describe, rows), counts)
-            if differences.in_structure:
-                yield from _other_number(manifest, reader, tables)
-            for fault in differences.faults():
-                faults += 1
-                yield fault
-            if differences.in_structure:
-                return None
-            tokens += int(table.lengths.sum(dtype=np.int64))
-            progress("compare", tokens, manifest.totals.tokens)
-        unexpected = len(index.read(reader.done, np.iinfo(np.int64).max).documents)
-        if unexpected:
-            yield from _other_number(manifest, reader, tables)
-            yield f"{unexpected:,} segments in the rows are not in the source"
-            return None
-    documents = reader.finish()
-    if not faults:
-        for fault in counts.faults(manifest, documents.rejections.counts, documents.describe):
-            faults += 1
-            yield fault
-    return None if faults else documents
-
-
-def _compared(
-    table: TokenTable, index: SegmentIndex, options: RowOptions, differences: TableDifferences, counts: SourceCounts
-) -> TableDifferences:
-    """Compare the documents of a table, and count them as long as they agree with the rows."""
-    for part in _parts(table, options.max_len):
-        found = index.read(part.first_document, part.first_document + len(part.lengths))
-        policy = segments = cut_table(part, options, differences.describe)
-        if not options.keeps_whole:
-            segments = policy.cut_at(*_cuts(found, part.first_document, policy))
-        differences.compare(segments, found, part)
-        if differences.in_structure:
-            break
-        counts.add(part, policy, segments, found)
-    return differences
-
-
-def _other_number(manifest: Manifest, reader: DocumentReader, rest: Iterator[TokenTable]) -> Iterator[str]:
-    """Yield a sentence if a source does not have as many documents as were packed: it may be another source.
-
-    The other tables, `rest`, are read only to count, and errors in them must not hide a difference.
-    """
-    found, packed = reader.source.documents, manifest.totals.documents
-    with suppress(PackerError):
-        if found is None:
-            deque(rest, maxlen=0)
-            found = reader.done
-        if found != packed:
-            yield f"the source has {found:,} documents, the manifest says {packed:,}"
-
-
-def _parts(table: TokenTable, max_len: int) -> Iterator[TokenTable]:
-    """Split a table into parts of even numbers of documents that have about as many segments as are read together."""
-    segments = np.cumsum(table.lengths // max_len + 1, dtype=np.int64)
-    first, count = 0, len(table.lengths)
-    while first < count:
-        before = int(segments[first - 1]) if first else 0
-        last = int(np.searchsorted(segments, before + _TOGETHER, side="right"))
-        last = min(max(last - (last - first) % 2, first + 2), count)
-        lists = table.lists_of(np.arange(first, last))
-        yield replace(
-            table, lengths=table.lengths[first:last], lists=lists, first_document=table.first_document + first
-        )
-        first = last
-
-
-def _cuts(
-    found: SortedSegments, first_document: int, segments: Segments
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return (documents, starts) at which the rows cut the documents of a part, as `Segments.cut_at` takes them.
-
-    Impossible cuts are left out: the comparison reports their segments.
-    """
-    documents = found.documents - first_document
-    starts = found.starts
-    is_cut = (starts > 0) & (starts < segments.kept_lengths()[documents])
-    is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
-    return documents[is_cut], starts[is_cut].astype(np.int32)
 
 
 def _text_fault(recorded: SourceIdentity, opened: Source) -> str | None:

@@ -43,49 +43,39 @@ from packer.token_memory import Spans, held_spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardMaker:
-    """Everything that the bytes of the shards depend on. Can be pickled; makes the same bytes in any process."""
+class RowMaker:
+    """Makes rows of documents. Can be pickled; makes the same bytes in any process.
+
+    A token or label of the source that is out of range is a SourceError.
+    """
 
     documents: Documents
-    plan: Plan
     row_format: RowFormat
 
-    leftovers: LeftoverValues | None = None
-    """Checkpoints with the values of leftovers; None if every shard reads its segments from the source."""
+    def batches(self, rows: LocatedRows) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+        """Yield the record batches of some rows in order, each with its counts."""
+        columns = self.columns()
+        with self.held(columns, rows.values):
+            yield from self.copied(rows, columns)
 
-    ranks: int | None = None
-    """Number of consecutive rows of like work, for readers in order; None leaves rows in the order of the plan."""
+    def copied(
+        self, rows: LocatedRows, columns: TokenColumns, *, is_collected: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+        """Yield the record batches of rows, whose values per token are in `columns`.
 
-    def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
-        """Yield the record batches of a shard in order, each with its counts.
-
-        A token or label of the source that is out of range is a SourceError.
+        List i of these is segment i of the rows if they were collected, and otherwise list i of the source.
         """
-        rows = self._rows(shard)
-        kept, schema = self._kept(rows), self.row_format.schema
-        is_collected = self.leftovers is not None and self.leftovers.plan.is_of_pool(shard)
-        segments = 0
-        with self._read(shard, rows) as columns:
-            for first, last in self.row_format.batches(len(rows)):
-                block = self.block(rows.part(first, last))
-                if is_collected:
-                    block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
-                segments += len(block.lists)
-                raise_if_interrupted()
-                try:
-                    yield build_batch(block, columns, kept, self.row_format, schema)
-                except BadTokenError as bad:
-                    raise SourceError(self._explain(bad, block)) from bad
-
-    def _rows(self, shard: int) -> LocatedRows:
-        """Return the rows of a shard in the order in which they are written."""
-        rows = self.plan.rows(shard)
-        if self.ranks is None:
-            return rows
-        squares = np.append(0, np.cumsum(rows.lengths**2))
-        first = sum(self.plan.shard_rows[:shard])
-        order = order_for_readers(np.diff(squares[rows.row_starts]), first=first, ranks=self.ranks)
-        return rows.chosen(order)
+        kept, schema, segments = self._kept(rows), self.row_format.schema, 0
+        for first, last in self.row_format.batches(len(rows)):
+            block = self.block(rows.part(first, last))
+            if is_collected:
+                block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
+            segments += len(block.lists)
+            raise_if_interrupted()
+            try:
+                yield build_batch(block, columns, kept, self.row_format, schema)
+            except BadTokenError as bad:
+                raise SourceError(self.explain(bad, block)) from bad
 
     def block(self, rows: LocatedRows) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""
@@ -101,16 +91,8 @@ class ShardMaker:
             row_starts=rows.row_starts,
         )
 
-    def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: Values) -> None:
-        """Copy the values of segments, an array of PIECE, from the source to these places in `out`."""
-        block, columns = self.block(_one_row(pieces)), self._columns()
-        with self._held(columns, pieces):
-            try:
-                copy_values(columns, Spans(block.lists, block.starts, block.lengths, places), out)
-            except BadTokenError as bad:
-                raise SourceError(self._explain(bad, block)) from bad
-
-    def _columns(self) -> TokenColumns:
+    def columns(self) -> TokenColumns:
+        """Return the columns of the source with a value per token."""
         table = self.documents.table
         columns = {"input_ids": table.input_ids}
         if table.labels is not None and "labels" in self.row_format.token_columns:
@@ -118,26 +100,7 @@ class ShardMaker:
         return columns | {name: table.extra[name].addresses for name in self.row_format.stored_kept_tokens}
 
     @contextmanager
-    def _read(self, shard: int, rows: LocatedRows) -> Iterator[TokenColumns]:
-        """Yield the columns that a shard is made of, with all values in memory that it needs.
-
-        List i of collected leftovers is segment i of the shard; otherwise, lists are those of the source.
-        """
-        columns, pieces = self._columns(), rows.values
-        if self.leftovers is None:
-            with self._held(columns, pieces):
-                yield columns
-        elif self.leftovers.plan.is_of_pool(shard):
-            yield as_columns(self.leftovers.collected(shard, pieces, self.copy_values), rows.starts, rows.lengths)
-        else:
-            left = self.leftovers.left_by(shard)
-            with self._held(columns, pieces if left is None else np.concatenate([pieces, left.pieces])):
-                if left is not None:
-                    self.leftovers.save(left, self.copy_values)
-                yield columns
-
-    @contextmanager
-    def _held(self, columns: TokenColumns, pieces: NDArray[Any]) -> Iterator[None]:
+    def held(self, columns: TokenColumns, pieces: NDArray[Any]) -> Iterator[None]:
         """Hold segments of a source in object storage, which is read in as few requests as possible."""
         if not has_mirrors():
             yield
@@ -150,19 +113,19 @@ class ShardMaker:
             yield
 
     def _kept(self, rows: LocatedRows) -> KeptValues:
-        """Return the values that the documents of a shard have in kept columns."""
+        """Return the values that the documents of rows have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
         lists = self.documents.table.lists_of(rows.documents)
         return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, lists)
 
-    def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
+    def explain(self, bad: BadTokenError, block: RowBlock) -> str:
         """Return a message that names the document, position and value that is not a token id."""
         is_label = bad.column == "labels"
         column = self.documents.table.labels if is_label else self.documents.table.input_ids
         assert column is not None
         start = int(block.starts[bad.segment])
-        values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
+        values = column.list_at(int(block.kept_lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
         found = values.to_numpy(zero_copy_only=False)
         position = int(wrong_values(found, label=is_label).argmax())
         document = int(block.documents[bad.segment])
@@ -170,6 +133,53 @@ class ShardMaker:
         name = self.documents.source.token_column(label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
         return f"{where}: {message}; {REMEDY}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardMaker(RowMaker):
+    """Everything that the bytes of the shards depend on."""
+
+    plan: Plan
+
+    leftovers: LeftoverValues | None = None
+    """Checkpoints with the values of leftovers; None if every shard reads its segments from the source."""
+
+    ranks: int | None = None
+    """Number of consecutive rows of like work, for readers in order; None leaves rows in the order of the plan."""
+
+    def batches_of(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+        """Yield the record batches of a shard in order, each with its counts."""
+        rows, leftovers = self._rows(shard), self.leftovers
+        if leftovers is None:
+            yield from self.batches(rows)
+        elif leftovers.plan.is_of_pool(shard):
+            values = leftovers.collected(shard, rows.values, self.copy_values)
+            yield from self.copied(rows, as_columns(values, rows.starts, rows.lengths), is_collected=True)
+        else:
+            columns, left = self.columns(), leftovers.left_by(shard)
+            with self.held(columns, rows.values if left is None else np.concatenate([rows.values, left.pieces])):
+                if left is not None:
+                    leftovers.save(left, self.copy_values)
+                yield from self.copied(rows, columns)
+
+    def _rows(self, shard: int) -> LocatedRows:
+        """Return the rows of a shard in the order in which they are written."""
+        rows = self.plan.rows(shard)
+        if self.ranks is None:
+            return rows
+        squares = np.append(0, np.cumsum(rows.lengths**2))
+        first = sum(self.plan.shard_rows[:shard])
+        order = order_for_readers(np.diff(squares[rows.row_starts]), first=first, ranks=self.ranks)
+        return rows.chosen(order)
+
+    def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: Values) -> None:
+        """Copy the values of segments, an array of PIECE, from the source to these places in `out`."""
+        block, columns = self.block(_one_row(pieces)), self.columns()
+        with self.held(columns, pieces):
+            try:
+                copy_values(columns, Spans(block.lists, block.starts, block.lengths, places), out)
+            except BadTokenError as bad:
+                raise SourceError(self.explain(bad, block)) from bad
 
 
 def _one_row(pieces: NDArray[Any]) -> LocatedRows:
@@ -192,7 +202,7 @@ class ShardTask:
         self.watch.check_again()
         name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
         with self.claimed.store.temporary(name) as temporary:
-            entry = write_shard(temporary, batches=self.maker.batches(shard), schema=schema, name=name)
+            entry = write_shard(temporary, batches=self.maker.batches_of(shard), schema=schema, name=name)
             self.claimed.commit(temporary, entry)
         return entry
 

@@ -325,15 +325,22 @@ class Chunk(NamedTuple):
     """What the function of `each_chunk` makes of the segments."""
 
 
-def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[Any]], threads: int) -> Iterator[Chunk]:
-    """Cut all documents, chunk by chunk in some threads, and yield the chunks in order."""
+def each_chunk(
+    reader: SegmentReader,
+    values_of: Callable[[Segments], NDArray[Any]],
+    threads: int,
+    first: int = 0,
+    last: int | None = None,
+) -> Iterator[Chunk]:
+    """Cut documents `first` to `last` - 1, by default all, chunk by chunk in some threads; yield chunks in order."""
+    last = reader.documents if last is None else last
 
-    def read(first: int) -> Chunk:
-        segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
+    def read(begin: int) -> Chunk:
+        segments = reader.segments(np.array([[begin, min(begin + CHUNK, last)]]))
         return Chunk(segments.account, segments, segments.histogram, values_of(segments))
 
     with closing(DecodePool(threads)) as pool:
-        yield from pool.in_order(read, range(0, reader.documents, CHUNK))
+        yield from pool.in_order(read, range(first, last, CHUNK))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

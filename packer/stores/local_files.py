@@ -117,6 +117,14 @@ def temporary_file(name: str) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def temporary_directory(name: str) -> Iterator[Path]:
+    """Yield a local folder, which is removed at the end. A full disk is a PackerError."""
+    parent = temporary_folder()
+    with _told_if_full(parent), tempfile.TemporaryDirectory(prefix=f"{name}-", dir=parent) as folder:
+        yield Path(folder)
+
+
 def temporary_memory(size: int) -> bytearray | mmap.mmap:
     """Return writable memory of so many bytes, zeros, that the system may write to a temporary file.
 
@@ -141,8 +149,8 @@ def _told_if_full(folder: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise PackerError(
-            f"{folder.parent}: {error.strerror}: temporary files of what lies in object storage are written "
-            "there; free some space, or name another folder with TMPDIR, and repeat the same command"
+            f"{folder.parent}: {error.strerror}: temporary files are written there; free some "
+            "space, or name another folder with TMPDIR, and repeat the same command"
         ) from error
 
 

@@ -33,7 +33,6 @@ PLACES = {
     "checked_ends": "packer.inputs.mapped_arrays._CHECKED",
     "searched_tokens": "packer.inputs.token_files._TOGETHER",
     "record": "packer.inputs.documents.MOST_RECORD",
-    "sorted_segments": "packer.sources.segment_index._TOGETHER",
     # planning
     "documents_together": "packer.plan.cutting.CHUNK",
     "segments_arranged": "packer.plan.order_plan.STRETCH",
@@ -44,9 +43,7 @@ PLACES = {
     "solved_groups": "packer.plan.whole_plan.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
-    "verified_segments": "packer.pipeline.verifying._TOGETHER",
-    "compared_tokens": "packer.pipeline.against_source._COMPARED_TOGETHER",
-    "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
+    "compared_ranges": "packer.pipeline.against_source.BUCKETS",
     # ranks and stores
     "heartbeat": "packer.ranks.INTERVAL",
     "rank_patience": "packer.ranks.PATIENCE",
