@@ -39,7 +39,7 @@ class Packing:
         try:
             return packer.pack(path, out, sync=False, workers=1, **self.options)
         except SourceError as error:
-            reasons = "nothing to pack", "is null in every", "has a turn", "longer)", "empty dataset"
+            reasons = "nothing to pack", "is null in every", "has a turn", "longer)", "empty dataset", "is trained"
             if not any(reason in str(error) for reason in reasons):
                 raise
             return None
