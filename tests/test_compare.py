@@ -78,15 +78,6 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
     assert all(row["seconds"] >= 0 for row in rows.values())
 
 
-def test_order_algorithms_follow_the_long_document_policy(source):
-    lengths = [len(tokens) for tokens in made_documents(300)]
-    for long in ("truncate", "drop"):
-        content = json.loads(succeeded(source, "--max-len", 32, "--long", long, "--json"))
-        placed = [min(length, 32) if long == "truncate" else length * (length <= 32) for length in lengths]
-        (wrapped,) = (row for row in content["outcomes"] if row["algorithm"] == "wrapped")
-        assert wrapped["rows"] == len(naive.wrapped(placed, 32))
-
-
 def test_the_table_fits_80_columns_and_has_the_fewest_rows_first_and_marks_the_best(source):
     text = succeeded(source, "--max-len", 40, "--max-segments", 5)
     lines = text.splitlines()
@@ -140,11 +131,6 @@ def test_an_algorithm_that_runs_out_of_memory_does_not_end_the_run(source, monke
     assert "\nbfd: out of memory (8 TiB)" in succeeded(source, "--max-len", 64)
 
 
-def test_an_interrupt_ends_the_run_in_one_line(source, monkeypatch):
-    monkeypatch.setitem(ALGORITHMS, "bfd", fails_with(KeyboardInterrupt()))
-    assert refused(source, "--max-len", 64, code=130) == "interrupted"
-
-
 def test_progress_names_every_algorithm(source):
     steps = []
     packer.stats(
@@ -153,11 +139,6 @@ def test_progress_names_every_algorithm(source):
     count = len(ALGORITHMS)
     expected = [(f"solve {name}", done, count) for done, name in enumerate(ALGORITHMS)]
     assert steps[-count - 1 :] == [*expected, ("solve", count, count)]
-
-
-def test_documents_that_are_too_long_are_refused_on_request(source):
-    with pytest.raises(packer.PackerError, match="longer"):
-        packer.stats(source, max_len=4, long="error", algorithm="all")
 
 
 # ---- histograms in files ----

@@ -86,13 +86,6 @@ def saying(chat, **said):
 
 # ---- messages that are context only ----
 
-MASKS = [
-    {"weight": 0},
-    {"weight": 0.0},
-    {"train": False},
-    {"weight": 0, "train": False},
-    {"weight": None, "train": False},
-]
 EACH_WAY = {
     "one rendering": CHATML,
     "one for each beginning": LOOKS_AHEAD,
@@ -100,18 +93,6 @@ EACH_WAY = {
     "marks, trimming white space": MARKED["marked, trimming white space"],
     "marks, looking ahead": MARKED["marked"].replace("{% endfor %}", "{% if loop.last %}{% endif %}{% endfor %}"),
 }
-
-
-@pytest.mark.parametrize("said", MASKS, ids=str)
-@pytest.mark.parametrize("template", EACH_WAY.values(), ids=EACH_WAY)
-@pytest.mark.parametrize("turn", [1, 3])
-def test_an_answer_that_says_so_is_context_only(encode, tokenizer, said, template, turn):
-    plain = encode({"messages": CHAT}, template)
-    encoded = encode({"messages": saying(CHAT, **{f"m{turn}": said})}, template)
-    assert encoded.input_ids == plain.input_ids
-    before, after = (trained(tokenizer, one) for one in (plain, encoded))
-    assert after == [run for run in before if ANSWERS[turn].split("<")[0] not in run]
-    assert len(after) == len(before) - 1 == 1
 
 
 @pytest.mark.parametrize("template", EACH_WAY.values(), ids=EACH_WAY)
@@ -387,12 +368,3 @@ def test_weights_and_system_prompts_reach_the_rows_from_every_format(tmp_path, t
         assert tokenizer.decode([label for label in row["labels"] if label >= 0]) == ANSWERS[3] * 2
         assert packed.rows == 1
     assert outputs[0] == outputs[1] == outputs[2]
-
-
-def test_a_wrong_weight_is_named_with_its_file_and_line(tmp_path, tokenizer_path):
-    chats = [{"messages": CHAT}, {"messages": saying(CHAT, m3={"weight": 0.25})}]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
-    with pytest.raises(
-        packer.PackerError, match=r"^document 1 \(rows.jsonl line 2\): 'messages' message 3 has the weight"
-    ):
-        packer.pack(tmp_path / "rows.jsonl", tmp_path / "out", max_len=64, tokenizer=tokenizer_path)

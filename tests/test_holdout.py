@@ -3,12 +3,9 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -20,7 +17,7 @@ from tests.helpers.commands import refused, succeeded
 from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.helpers.kills import Killed, named
 from tests.helpers.pack import hashes, save_arrow
-from tests.helpers.packings import Packing, packings, write
+from tests.helpers.packings import Packing, packings
 from tests.helpers.ranks import run_ranks
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
@@ -104,25 +101,6 @@ def test_the_rest_is_packed_as_if_the_held_out_documents_were_empty(tmp_path):
     assert manifest.totals.tokens_dropped == {"too_long": 0, "held_out": lost}
 
 
-def test_long_documents_that_are_held_out_are_not_split_at_turns(tmp_path):
-    documents = [[number] * 100 for number in range(40)]
-    columns = {"input_ids": documents, "turn_starts": [list(range(0, 100, 10))] * 40}
-    source = write(tmp_path / "rows.arrow", columns)
-    packer.pack(source, tmp_path / "out", max_len=32, split_at="turns", holdout=0.5, sync=False)
-    for side in both(tmp_path / "out"):
-        assert 10 < len(placed(side)) < 30
-        assert list(packer.verify(side, source)) == []
-
-
-def test_a_seed_holds_out_others(tmp_path):
-    source = save_arrow(tmp_path / "rows.arrow", repeating())
-    found = []
-    for seed in (0, 1):
-        packer.pack(source, tmp_path / str(seed), max_len=64, holdout="10%", seed=seed, sync=False)
-        found.append(set(placed(tmp_path / f"{seed}-holdout")))
-    assert len(found[0] & found[1]) < min(map(len, found)) / 2
-
-
 def records(count=200, seed=0) -> list[dict]:
     """Records of several documents, of which some are copies, with a beginning that their documents share."""
     random = np.random.default_rng(seed)
@@ -169,18 +147,6 @@ def test_the_answers_of_a_chat_are_held_out_together(tmp_path, tokenizer):
     assert not trained & held
     assert trained | held == set(range(60))
     assert held
-
-
-def test_groups_stay_together_in_each_of_both(tmp_path):
-    documents = repeating()
-    columns = {"input_ids": documents, "topic": [number % 7 for number in range(len(documents))]}
-    source = tmp_path / "rows.parquet"
-    pq.write_table(pa.table(columns), source)
-    packer.pack(source, tmp_path / "out", max_len=4096, group_by="topic", holdout=0.2, sync=False)
-    for side in both(tmp_path / "out"):
-        assert list(packer.verify(side, source)) == []
-        topics = [{document % 7 for document in row["doc_ids"].tolist() if document >= 0} for row in packer.load(side)]
-        assert all(len(each) == 1 for each in topics)
 
 
 @pytest.mark.nightly(after=1)
@@ -338,18 +304,3 @@ def test_a_token_out_of_range_is_named(tmp_path):
     refused("pack", source, "--max-len", 64, "--holdout", "40%", words=words)
     said = succeeded("pack", source, "--max-len", 64, "--holdout", "40%", "--on-error", "skip")
     assert "rejected" in said
-
-
-@pytest.mark.nightly
-def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
-    """Brute force over the documents as the rows hold them, without the code that chooses."""
-    source = shared_data / "tokenized" / "t0_train_50k.parquet"
-    column = pq.read_table(source)["input_ids"].combine_chunks()
-    tokens, offsets = column.values.to_numpy(), column.offsets.to_numpy()
-    documents = [tokens[begin:end].tobytes() for begin, end in pairwise(offsets)]
-    manifest = packer.pack(source, tmp_path / "out", max_len=4096, holdout="2%", sync=False)
-    trained, held = ({documents[each] for each in placed(side)} for side in both(tmp_path / "out"))
-    assert not trained & held
-    assert trained | held == {each for each in documents if each}
-    assert 0.018 * len(set(documents)) < len(held) < 0.022 * len(set(documents))
-    assert manifest.totals.documents_dropped["held_out"] > len(held)  # some have copies

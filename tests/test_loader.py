@@ -15,14 +15,11 @@ from packer import PackerError
 from packer.shards.file_names import MANIFEST
 from tests.helpers.loader import maps_of
 from tests.helpers.packed_rows import (
-    LENGTHS,
     MAX_LEN,
     as_lists,
     edit_manifest,
     make,
     rows_on_disk,
-    segments_of,
-    tokens_of,
 )
 from tests.helpers.small import shrink
 
@@ -76,18 +73,6 @@ def test_columns_have_the_documented_types_and_names(dataset):
         "doc_starts": "int32",
     }
     assert all(row[name].shape == (MAX_LEN,) for name in NAMES)
-
-
-def test_rows_hold_every_token_of_the_source_where_they_say(dataset):
-    found = {}
-    for row in dataset:
-        place = 0
-        for document, start, length in segments_of(row):
-            for offset in range(length):
-                found[document, start + offset] = int(row["input_ids"][place + offset])
-            place += length
-    expected = {(d, p): tokens_of(d, length)[p] for d, length in enumerate(LENGTHS) for p in range(length)}
-    assert found == expected
 
 
 def test_rows_are_read_only_views_of_the_mapped_file(packed):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS
-from packer.loader.row_segments import token_loss_weights
 from packer.shards.row_format import PADDING
 from tests.helpers import naive
 from tests.helpers.order import sampler_at
@@ -174,14 +173,6 @@ def test_weights_equal_the_naive_ones_in_every_format(lengths, per, data):
         assert (batch["loss_weights"] > 0).tolist() == trained.tolist(), "aligned with the labels"
         if name != "hf":
             assert batch["loss_weights"][trained].tolist() == [weight for weight in expected if weight]
-
-
-def test_the_example_of_the_weights_holds():
-    labels = np.array([NO_LOSS, 5, 6, NO_LOSS, 7])
-    alone = token_loss_weights(labels, np.array([3, 2]), np.array([4, 9]), per="sequence").tolist()
-    assert alone == [0, 1 / 2, 1 / 2, 0, 1]
-    together = token_loss_weights(labels, np.array([3, 2]), np.array([4, 4]), per="document").tolist()
-    assert together == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
 
 
 # ---- two ranks ----

@@ -156,17 +156,6 @@ def test_a_step_sees_the_same_rows_on_any_number_of_ranks(dataset, data):
     assert sorted(joined(first)) == sorted(order)
 
 
-@pytest.mark.parametrize("total", [64, 61])
-def test_a_step_in_lanes_sees_the_same_rows_on_1_2_and_4_ranks(total):
-    dataset = Rows([1] * total, (10, 1, 20, 3))
-    layout = {"global_batch": 8, "lanes": 4, "seed": 3}
-    expected = steps_of(samplers(dataset, {**layout, "world_size": 1}))
-    assert len(expected) == 8
-    for world_size, rows in [(2, 4), (2, 1), (4, 2), (4, 1)]:
-        assert steps_of(samplers(dataset, {**layout, "world_size": world_size, "rows": rows})) == expected
-    assert steps_of(samplers(dataset, {**layout, "world_size": 2, "lanes": 2})) != expected
-
-
 # ---- the sampler: epochs ----
 
 
@@ -270,15 +259,6 @@ def test_resumed_on_other_ranks_each_row_is_seen_once(dataset, data):
         shown, state = stopped(old, steps)
         assert shown == sorted(joined(expected[:steps]))
         assert resumed_steps(samplers(dataset, other, epoch=1), state) == expected[steps:]
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_in_lanes_other_ranks_resume(world_size):
-    dataset, layout = Rows([1] * 64, (20, 30)), {"global_batch": 8, "lanes": 4}
-    four = {**layout, "world_size": 4, "rows": 1}
-    _, state = stopped(samplers(dataset, four), 3)
-    found = resumed_steps(samplers(dataset, {**layout, "world_size": world_size, "rows": 4}), state)
-    assert found == steps_of(samplers(dataset, four))[3:]
 
 
 @pytest.mark.parametrize("lanes", [{}, {"lanes": 4}])

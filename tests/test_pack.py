@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import packer
@@ -144,20 +143,6 @@ def test_another_seed_gives_other_rows_and_as_many(tmp_path, algorithm):
     assert sorted(segments_in(one)) == sorted(segments_in(other))
     together = [{frozenset(row["doc_ids"].tolist()) for row in rows} for rows in (one, other)]
     assert len(together[0] & together[1]) < len(one) / 3
-
-
-def test_all_integer_types_and_containers_pack_to_the_same_bytes(tmp_path):
-    documents = made_documents(200)
-    found = set()
-    for kind in (pa.list_, pa.large_list):
-        for value in (pa.int32(), pa.int64(), pa.uint16(), pa.uint32()):
-            path = tmp_path / "source.arrow"
-            table = pa.table({"input_ids": pa.array(documents, kind(value))})
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as stream:
-                stream.write_table(table)
-            manifest = packer.pack(path, tmp_path / "out", max_len=64, overwrite=True)
-            found.add(manifest.shards[0].xxh3_128)
-    assert len(found) == 1
 
 
 def test_progress_counts_tokens_to_the_end(tmp_path):

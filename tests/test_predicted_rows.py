@@ -1,24 +1,17 @@
 """`stats` predicts the rows that `pack` writes: groups, pairs and limits, from every kind of source."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.output.job import Job
-from packer.paths import PathList
 from packer.pipeline.collect_figures import compare_lengths, dataset_figures, packed_figures
 from packer.pipeline.packing import pack as run_pack
-from tests.helpers.commands import run
 from tests.helpers.kept import KINDS as ALL_KINDS
 from tests.helpers.kept import write
-from tests.helpers.writing import write_ipc
 
 KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved")]
 
@@ -116,44 +109,4 @@ def test_stats_predict_the_rows_of_pairs(tmp_path, kind, options):
     assert sum(made.totals.documents_dropped.values())
 
 
-def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
-    for kind in ("parquet", "arrow"):
-        paths = []
-        for name, values in (("one", [1]), ("other", ["a"])):
-            paths.append(tmp_path / f"{name}.{kind}")
-            table = pa.table({"input_ids": [[1, 2]], "group": values})
-            if kind == "parquet":
-                pq.write_table(table, paths[-1])
-            else:
-                write_ipc(paths[-1], table)
-        words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; use one type"
-        options = PackOptions(max_len=8, group_by="group")
-        with pytest.raises(PackerError, match=words):
-            dataset_figures(PathList(tuple(paths)), options=options)
-
-
 # ---- on the command line ----
-
-
-def test_the_commands_take_the_options_of_pack(tmp_path):
-    source, options = write(tmp_path, "jsonl", {"input_ids": documents_of(200)}), ["--max-len", 32, "--seed", 5]
-    packed = json.loads(run("pack", source, *options, "-o", tmp_path / "out", "--json").stdout)
-    stats = json.loads(run("stats", source, *options, "--json").stdout)
-    assert stats["rows"] == packed["totals"]["rows"]
-    compared = json.loads(run("stats", source, *options, "--algorithm", "all", "--json").stdout)
-    assert compared["tokens"] == packed["totals"]["tokens"]
-    assert f"{packed['totals']['rows']:,} rows of 32 tokens" in run("stats", source, *options).stdout
-    nothing = run("stats", "--max-len", 32)
-    assert nothing.exit_code == 2
-    assert "Give a DATASET" in nothing.output
-
-
-def test_unsupported_predictions_fail_in_one_line(tmp_path):
-    source = write(tmp_path, "arrow", {"input_ids": documents_of(20)})
-    for arguments, words in (
-        (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
-        (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
-    ):
-        done = run(*arguments)
-        assert done.exit_code in (1, 2)
-        assert (done.stderr.count("\n"), words in done.stderr) == (1, True), done.output

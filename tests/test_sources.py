@@ -107,13 +107,6 @@ def test_folder_order_is_bytewise_and_hidden_and_foreign_files_are_ignored(tmp_p
     assert read_tables(source)[0] == [[0], [1], [3], [2], [4]]
 
 
-def test_cyclic_links_between_folders_are_followed_once(tmp_path):
-    (tmp_path / "d").mkdir()
-    write(tmp_path / "d" / "a", "jsonl", [[1]])
-    (tmp_path / "d" / "up").symlink_to(tmp_path / "d")
-    assert read_tables(open_source(tmp_path / "d"))[0] == [[1]]
-
-
 # datasets after shuffle, select and filter
 
 
@@ -198,24 +191,3 @@ def test_any_documents_round_trip_through_any_formats(tmp_path_factory, document
         source = open_source(folder)
         assert read_tables(source) == (documents, labels)
         assert read_whole(spill_source(source, folder / ".spill")) == (documents, labels)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("name", "rows"), [("t0_train_50k.parquet", 55_185), ("gsm8k", 8_792), ("python_peps.arrow", 740)]
-)
-def test_real_data(shared_data, tmp_path, name, rows):
-    source = spill_source(open_source(shared_data / "tokenized" / name), tmp_path / "spill")
-    found = read_documents(source)
-    assert len(found.lengths()) == rows
-    table = source.table(found.lengths())
-    path = shared_data / "tokenized" / name
-    if path.suffix == ".parquet":
-        expected = pq.read_table(path)
-    elif path.is_dir():
-        expected = datasets.load_from_disk(path).data.table
-    else:
-        expected = pa.ipc.open_file(path).read_all()
-    assert lists_of(table.input_ids, table) == expected["input_ids"].to_pylist()
-    if source.has_labels:
-        assert lists_of(table.labels, table) == expected["labels"].to_pylist()

@@ -206,14 +206,6 @@ def test_stats_of_a_tiny_dataset_are_known(tmp_path: Path) -> None:
     assert read["padding"]["packed"] == pytest.approx(1 / 4)
 
 
-@pytest.mark.parametrize(("long", "documents", "tokens"), [("split", 3, 18), ("truncate", 3, 16), ("drop", 2, 8)])
-def test_documents_packed_follow_from_the_policy(tmp_path: Path, long: str, documents: int, tokens: int) -> None:
-    source = save_arrow(tmp_path / "tiny.arrow", [[1] * length for length in (3, 0, 10, 5)])
-    read = stats(source, "--max-len", 8, "--long", long)
-    assert (read["documents_packed"], read["tokens_packed"], read["tokens"]) == (documents, tokens, 18)
-    assert read["efficiency"] == pytest.approx(1 - read["padding"]["packed"])
-
-
 # Packed datasets
 
 

@@ -10,6 +10,7 @@ import pytest
 import packer
 from packer.errors import PackerError
 from tests.helpers.commands import run
+from tests.helpers.from_text import documents_of
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 
@@ -21,15 +22,7 @@ def packed(source: Path, tokenizer: Path, out: str = "packed", **options) -> lis
     packer.pack(
         source, source.parent / out, max_len=64, tokenizer=tokenizer, algorithm="sequential", sync=False, **options
     )
-    dataset = packer.load(source.parent / out)
-    documents: dict[int, list[int]] = {}
-    for row in dataset:
-        place = 0
-        for length, document in zip(row["seq_lengths"], row["doc_ids"], strict=True):
-            if document >= 0:
-                documents.setdefault(int(document), []).extend(row["input_ids"][place : place + length].tolist())
-            place += length
-    return [documents[number] for number in sorted(documents)]
+    return [tokens for _, (tokens, _) in sorted(documents_of(source.parent / out).items())]
 
 
 def write_csv(path: Path, texts: list[str], header: str = "text", end: str = "\r\n") -> Path:

@@ -8,12 +8,10 @@ from types import SimpleNamespace
 import datasets
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.cli import cli
 from packer.options import PackOptions
 from packer.pipeline import collect_figures
 from packer.text.text_columns import recognize_pairs
@@ -301,16 +299,6 @@ def test_each_pair_has_the_values_and_the_group_of_its_record(tmp_path, tokenize
     chosen = options(tokenizer, max_len=256, group_by="topic", keep=("score",))
     predicted = collect_figures.dataset_figures(source, options=chosen)
     assert predicted.rows == packer.load(tmp_path / "out").manifest.rows
-
-
-def test_stats_predict_the_rows(tmp_path, tokenizer):
-    source = write_lines(tmp_path / "pairs.jsonl", records("explicit text"))
-    packs = pack(source, tmp_path / "out", tokenizer).rows
-    arguments = ["--pairs", "--tokenizer", tokenizer, "--long", "drop", "--max-len", "512", "--json"]
-    for algorithm in ("bfd", "all"):
-        done = CliRunner().invoke(cli, ["stats", str(source), *arguments, "--algorithm", algorithm])
-        assert done.exit_code == 0, done.output
-        assert f'"rows": {packs}' in json.dumps(json.loads(done.stdout)), algorithm
 
 
 def test_verify_finds_what_differs_on_either_side(tmp_path, tokenizer):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import packer
-from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures
 from tests.helpers.kept import write
@@ -105,39 +104,6 @@ def test_decoded_pairs_are_compared_with_what_was_packed(kind, tmp_path):
         assert fault.startswith(f"document 100 (source.{kind} {row}): ")
     dropped = {name: values[:-1] for name, values in columns.items()}
     assert any("not in the source" in fault for fault in packer.verify(out, write(tmp_path, kind, dropped)))
-
-
-def test_mapped_and_decoded_files_may_be_mixed(tmp_path):
-    columns, folder = paired_columns(), tmp_path / "folder"
-    folder.mkdir()
-    for name, kind, here in (
-        ("a", "parquet", slice(0, 40)),
-        ("b", "arrow", slice(40, 80)),
-        ("c", "jsonl", slice(80, 120)),
-    ):
-        made = write(tmp_path, kind, {key: values[here] for key, values in columns.items()})
-        made.rename(folder / f"{name}.{kind}")
-    packer.pack(folder, tmp_path / "out", max_len=64, pairs=True, long="drop", keep=["source"])
-    assert list(packer.verify(tmp_path / "out", folder)) == []
-
-
-@pytest.mark.parametrize("side", ["chosen", "rejected"])
-@pytest.mark.parametrize("last", ["jsonl", "parquet"])
-def test_a_wrong_document_of_a_pair_is_named(last, side, tmp_path):
-    folder = tmp_path / "folder"
-    for number, kind in enumerate(["jsonl", "arrow", "parquet", last]):
-        columns = paired_columns(20)
-        if number == 3:
-            columns[f"{side}_input_ids"][13] = None
-        (tmp_path / str(number)).mkdir()
-        written = write(tmp_path / str(number), kind, columns)
-        folder.mkdir(exist_ok=True)
-        written.rename(folder / f"{number}{written.suffix}")
-    document = 3 * 20 + 13
-    with pytest.raises(
-        SourceError, match=rf"^document {document} \(3.{last} [a-z]* 1[34]\): '{side}_input_ids' is null"
-    ):
-        packer.pack(folder, tmp_path / "out", max_len=64, pairs=True, long="drop", workers=2)
 
 
 @pytest.mark.parametrize("name", ["weight", "source", "logprob"])
