@@ -16,6 +16,7 @@ from tests.helpers.documents import MAX_LEN, SOURCES, assert_same_gradients, mak
 from tests.helpers.export_trainers import alone_pairs, following, loss_of, mean_loss, tiny_titan  # noqa: E402
 from tests.helpers.models import VOCABULARY, gradients, tiny_llama, train_alone  # noqa: E402
 from tests.helpers.naive_attention import attend, operators_of_varlen_attn  # noqa: E402
+from tests.helpers.torch_jobs import run_two  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -139,6 +140,29 @@ def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_ap
         expected = gradients_of(model, alone_pairs(run, example.pieces))
         found = gradients_of(model, zip(forward(inputs), labels, strict=True))
         assert_same_gradients(found, expected, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_context_parallelism_of_torchtitan_trains_as_on_documents_alone(tmp_path):
+    """Two processes divide rows that are long enough for the blocks of FlexAttention's masks."""
+    titan_plugin()
+    from tests.helpers.titan_ranks import BALANCERS
+
+    lengths = [60, 33, 17, 64, 2, 41] * 4 + [64] * 2
+    tokens = [[(number * place) % VOCABULARY for place in range(length)] for number, length in enumerate(lengths, 1)]
+    packer.pack(datasets.Dataset.from_dict({"input_ids": tokens}), tmp_path / "packed", max_len=512, sync=False)
+    inputs, labels = packer.collate(list(packer.load(tmp_path / "packed")), format="torchtitan")
+    pieces = {number: (each, each) for number, each in enumerate(tokens)}
+    torch.save(((inputs["input"], inputs["positions"], labels), pieces), tmp_path / "batch.pt")
+    run_two("tests.helpers.titan_ranks", tmp_path)
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        alone, expected = found["alone"]
+        for balancer in BALANCERS:
+            assert found[balancer][0] == pytest.approx(alone, abs=1e-5)
+            assert_same_gradients(found[balancer][1], expected, 1e-5)
+        assert abs(found["without boundaries"][0] - alone) > 0.001
 
 
 @pytest.fixture

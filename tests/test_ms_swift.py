@@ -86,6 +86,7 @@ REFUSED = {
     "attn_impl": ("xformers", "attn_impl of ms-swift is xformers: it may ignore the boundaries"),
     "tuner_type": ("longlora", "tuner_type of ms-swift is longlora: it may ignore the boundaries"),
     "sequence_parallel_size": (2, "attn_impl of ms-swift with sequence_parallel_size is sdpa: it may ignore"),
+    "padding_free": (True, "padding_free of ms-swift with sequence_parallel_size is True: it allows ring attention"),
 }
 
 
@@ -93,9 +94,10 @@ REFUSED = {
 def test_settings_that_would_mix_documents_are_refused_before_a_model_is_loaded(train, setting, monkeypatch):
     value, expected = REFUSED[setting]
     monkeypatch.setattr("swift.arguments.SftArguments.get_model_processor", None)
-    flash = {"attn_impl": "flash_attn"} if setting == "packing" else {}  # ms-swift itself refuses it with others
+    flash = {"attn_impl": "flash_attn"} if setting in ("packing", "padding_free") else {}  # others ms-swift refuses
+    parallel = {"sequence_parallel_size": 2} if setting == "padding_free" else {}
     with pytest.raises(PackerError, match=expected):
-        train(**flash, **{setting: value})
+        train(**flash, **parallel, **{setting: value})
 
 
 def test_rows_that_are_packed_in_order_may_be_read_in_order(train, tmp_path):

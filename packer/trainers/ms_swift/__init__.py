@@ -36,6 +36,11 @@ _RULES: Rules = {
     "tuner_type": (("full", "lora", "adalora", "vera", "boft", "fourierft"), _IGNORES),
     "attn_impl": (("sdpa", "eager", "flex_attention", *_FLASH), _IGNORES),
 }
+_PARALLEL_RULES: Rules = {
+    "attn_impl": (_FLASH, _IGNORES),
+    "padding_free": ((False,), "it allows ring attention, whose gradients are wrong in ms-swift 4.6"),
+}
+"""Rules of sequence parallelism, which adds a ring if the number of key heads does not divide by its size."""
 
 
 def check_args(args: Any) -> None:
@@ -51,8 +56,8 @@ def check_args(args: Any) -> None:
     shuffle = {"train_dataloader_shuffle": ((True, False) if is_ordered else (True,), READS_IN_ORDER)}
     check_settings("ms-swift", args, shuffle)
     if args.sequence_parallel_size > 1:
-        found = {"attn_impl": args.attn_impl or "sdpa"}
-        check_settings("ms-swift with sequence_parallel_size", found, {"attn_impl": (_FLASH, _IGNORES)})
+        found = {"attn_impl": args.attn_impl or "sdpa", "padding_free": args.padding_free}
+        check_settings("ms-swift with sequence_parallel_size", found, _PARALLEL_RULES)
 
 
 def cached_rows(args: Any) -> tuple[list[Any], list[Any]]:
