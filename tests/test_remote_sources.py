@@ -1,6 +1,7 @@
 """Sources in object storage give the same bytes as local ones, and are read by ranges."""
 
 import gzip
+import os
 import pickle
 import random
 
@@ -14,6 +15,7 @@ import packer
 from packer.cli import cli
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
+from packer.inputs.mapped_files import mirrored
 from packer.options import PackOptions
 from packer.output import job
 from packer.pipeline import packing
@@ -184,14 +186,14 @@ def test_a_store_that_fails_now_and_then_changes_nothing(faults, streams, store_
 
 
 def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path, store_server):
-    write_ipc(tmp_path / "a.arrow", table(1, 5000).drop_columns(["topk"]), rows=50)  # which is not read
+    write_ipc(tmp_path / "a.arrow", table(1, 5000).drop_columns(["topk"]), rows=500)  # which is not read
     remote = upload(tmp_path, bucket / "data")
     size = (remote / "a.arrow").stat().st_size
     store_server.faults()
     pack(f"{remote}/a.arrow", tmp_path / "out", shard_size=10_000_000)
     store_server.faults()
     assert size <= store_server.sent < 1.4 * size  # the first thousand documents are looked at for padding, too
-    assert len(mirror._mirrors._present) * mirror.CHUNK < size / 2  # headers and offsets
+    assert len(mirrored(remote / "a.arrow").fetched) * mirror.CHUNK < size / 2  # headers and offsets
 
 
 def test_the_headers_of_an_arrow_file_are_fetched_together(bucket, tmp_path, store_server):
@@ -209,12 +211,13 @@ def test_the_headers_of_an_arrow_file_are_fetched_together(bucket, tmp_path, sto
     assert hashes(tmp_path / "out") == hashes(tmp_path / "local")
 
 
-def test_a_full_disk_for_what_is_fetched_is_told_with_the_remedy(streams, tmp_path, monkeypatch):
+@pytest.mark.parametrize("operation", ["truncate", "posix_fallocate"])  # of headers and offsets; of tokens
+def test_a_full_disk_for_what_is_fetched_is_told_with_the_remedy(operation, streams, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.pwrite", full)
-    with pytest.raises(PackerError, match=r"No space left on device, but .* set TMPDIR to another folder"):
+    monkeypatch.setattr(os, operation, full)
+    with pytest.raises(PackerError, match=r"No space left on device: temporary files are written there"):
         pack(f"{streams[1]}/en", tmp_path / "out")
 
 

@@ -166,7 +166,7 @@ def test_a_split_is_chosen_in_every_folder_and_files_are_read_whatever_their_nam
 
     def tokens(*paths, split=None):
         tables = DocumentReader(open_source(PathList(paths), split=split)).tables()
-        return [int(table.input_ids.list_at(at)[0].as_py()) for table in tables for at in range(len(table.lengths))]
+        return [int(table.input_ids.values_at(at, 0, 1)[0]) for table in tables for at in range(len(table.lengths))]
 
     assert tokens("two", "one", split="train") == [2, 0]
     assert tokens("test.jsonl", "one", split="train") == [4, 0]

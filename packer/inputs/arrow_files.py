@@ -16,10 +16,18 @@ from packer.inputs.column_types import find_columns, has_type, plain_type
 from packer.inputs.documents import Columns, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
 from packer.inputs.mapped_arrays import MappedArrays
-from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of, with_storage
+from packer.inputs.mapped_files import (
+    FileState,
+    MappedFile,
+    is_ipc_file,
+    map_file,
+    schema_of,
+    with_headers,
+    with_storage,
+)
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import fetch, map_whole
+from packer.stores.mirror import Mirror, map_whole
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import ColumnBuilder
 
@@ -53,7 +61,7 @@ class ArrowReader(Reader):
             file = _file(path, name)
             buffer = map_file(path)
             if isinstance(path, RemotePath):
-                rows, whole = headers_of(path)
+                _, rows, whole = with_headers(path)
             else:
                 rows, whole = 0, False
                 for batch, _, _ in placed_batches(buffer, name, ()):
@@ -166,10 +174,10 @@ def _map_lists(
     buffer = map_file(path)
     wanted = columns.wanted(has_labels=has_labels)
     if isinstance(path, RemotePath):
-        rows, is_compressed = headers_of(path)
+        mirror, rows, is_compressed = with_headers(path)
         if is_compressed:
             return None, rows
-        _fetch_structure(buffer, file.name, wanted, but_values_of=(*wanted[: 1 + has_labels], *columns.per_token))
+        _fetch_structure(mirror, file.name, wanted, but_values_of=(*wanted[: 1 + has_labels], *columns.per_token))
     builders = {name: ColumnBuilder() for name in wanted[: 1 + has_labels]}
     lengths, places = array("q"), array("q")
     in_sequence, lies_inside = False, True
@@ -208,17 +216,17 @@ def _map_lists(
     return mapped, sum(lengths)
 
 
-def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
+def _fetch_structure(mirror: Mirror, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
     """Fetch the columns of an object, without the values of the columns `but_values_of`."""
     starts, lengths = array("q"), array("q")
-    for batch, _, _ in placed_batches(buffer, name, ()):
+    for batch, _, _ in placed_batches(mirror.buffer, name, ()):
         for column in columns:
             parts = batch.column(column).buffers()
             for part in parts[: -1 if column in but_values_of else None]:
                 if part is not None:
-                    starts.append(part.address)
+                    starts.append(part.address - mirror.base)
                     lengths.append(part.size)
-    fetch(np.array(starts, np.int64), np.array(lengths, np.int64))
+    mirror.fetch(np.array(starts, np.int64), np.array(lengths, np.int64))
 
 
 def placed_batches(

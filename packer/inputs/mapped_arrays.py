@@ -18,7 +18,7 @@ from packer.arrow import as_arrow
 from packer.inputs.documents import reading
 from packer.inputs.mapped_files import FileState, mirrored
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import fetch, map_whole
+from packer.stores.mirror import map_whole
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import VALUE_TYPES, Addresses
 
@@ -72,19 +72,14 @@ class MappedColumn(NamedTuple):
 
 def map_values(path: AnyPath) -> pa.Buffer:
     """Map a file into memory; of an object, nothing is fetched."""
-    if not path.stat().st_size:
-        return pa.py_buffer(b"")
-    if isinstance(path, RemotePath):
-        found = path.pinned()
-        return mirrored(found, found.stat().etag)
-    return map_whole(path)
+    if isinstance(path, RemotePath) and path.stat().st_size:
+        return mirrored(path).buffer
+    return map_index(path)
 
 
 def map_index(path: AnyPath) -> pa.Buffer:
-    """Map a file into memory; an object is fetched."""
-    buffer = map_values(path)
-    fetch([buffer.address], [buffer.size])
-    return buffer
+    """Map a file into memory; an object is read as a whole."""
+    return map_whole(path) if path.stat().st_size else pa.py_buffer(b"")
 
 
 def first_descent(values: NDArray[np.int64]) -> int | None:

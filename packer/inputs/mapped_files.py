@@ -28,7 +28,7 @@ from packer.arrow_messages import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader,
 from packer.errors import SourceError
 from packer.inputs.documents import reading
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import fetch, fetch_later, fetched_parts, map_whole, mirror
+from packer.stores.mirror import Mirror, fetch_chunks, map_whole
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import Addresses
 
@@ -43,27 +43,31 @@ _BLOCK = np.dtype([("start", "<i8"), ("header", "<i4"), ("unused", "<i4"), ("bod
 def map_file(path: AnyPath) -> pa.Buffer:
     """Map an Arrow file into memory. Of an object, only the headers of messages are fetched."""
     if isinstance(path, RemotePath):
-        found = path.pinned()
-        return _with_headers(found, found.stat().etag)[0]
+        return with_headers(path)[0].buffer
     return map_whole(path)
 
 
-@lru_cache(maxsize=1 << 16)  # a task that is unpickled finds what the one before it has fetched
-def mirrored(path: RemotePath, etag: str) -> pa.Buffer:
-    """Return memory of the size of an object, in which nothing is fetched yet."""
-    return pa.py_buffer(mirror(path, path.stat().st_size))
+def mirrored(path: RemotePath) -> Mirror:
+    """Return memory of the size of an object; a task that is unpickled finds what the one before it has fetched."""
+    found = path.pinned()
+    return _mirrored(found, found.stat().etag)
+
+
+def with_headers(path: RemotePath) -> tuple[Mirror, int, bool]:
+    """Return memory with the headers of an Arrow stream or file, its rows, and whether it is compressed."""
+    found = path.pinned()
+    return _with_headers(found, found.stat().etag)
 
 
 @lru_cache(maxsize=1 << 16)
-def _with_headers(path: RemotePath, etag: str) -> tuple[pa.Buffer, tuple[int, bool]]:
-    buffer = mirrored(path, etag)
-    return buffer, fetch_headers(buffer)
+def _mirrored(path: RemotePath, etag: str) -> Mirror:
+    return Mirror(path, path.stat().st_size)
 
 
-def headers_of(path: RemotePath) -> tuple[int, bool]:
-    """Return what the headers of an object that is an Arrow stream or file say; see `fetch_headers`."""
-    found = path.pinned()
-    return _with_headers(found, found.stat().etag)[1]
+@lru_cache(maxsize=1 << 16)
+def _with_headers(path: RemotePath, etag: str) -> tuple[Mirror, int, bool]:
+    mirror = _mirrored(path, etag)
+    return mirror, *fetch_headers(mirror)
 
 
 def is_ipc_file(buffer: pa.Buffer) -> bool:
@@ -175,7 +179,8 @@ class MappedFile:
     def __reduce__(self) -> tuple[object, ...]:
         base = self.owner.address
         columns = {name: _moved(column.addresses, -base) for name, column in self.tokens.items()}
-        fetched = fetched_parts(base, self.owner.size) if isinstance(self.state.path, RemotePath) else None
+        path = self.state.path
+        fetched = np.array(sorted(mirrored(path).fetched) if isinstance(path, RemotePath) else [], np.int64)
         return _map_again, (self.state, self.ends, self.places, self.in_sequence, columns, fetched)
 
 
@@ -185,17 +190,27 @@ def _map_again(
     places: NDArray[np.int64],
     in_sequence: bool,
     columns: Mapping[str, Addresses],
-    fetched: NDArray[np.int64] | None,
+    fetched: NDArray[np.int64],
 ) -> MappedFile:
-    """Unpickle a `MappedFile`: map its file again. What is in memory of an object is fetched on first use."""
+    """Unpickle a `MappedFile`: map its file again. The chunks of an object are fetched by `fetch_queued`."""
     with reading(state.name):
-        if isinstance(state.path, RemotePath) and fetched is not None:  # (parts, 2): first byte and number of bytes
-            owner = mirrored(state.path, state.path.stat().etag)
-            fetch_later(owner.address + fetched[:, 0], fetched[:, 1])
+        if isinstance(state.path, RemotePath):
+            mirror = mirrored(state.path)
+            _later.append((mirror, fetched))
+            owner = mirror.buffer
         else:
-            owner = map_file(state.path)
+            owner = map_whole(state.path)
     tokens = _token_columns(columns, owner.address, owner)
     return MappedFile(state=state, owner=owner, ends=ends, places=places, in_sequence=in_sequence, tokens=tokens)
+
+
+_later: list[tuple[Mirror, NDArray[np.int64]]] = []
+
+
+def fetch_queued() -> None:
+    """Fetch what the objects of unpickled files had in memory, together: one after the other would take long."""
+    fetch_chunks(_later)
+    _later.clear()
 
 
 def _token_columns(columns: Mapping[str, Addresses], by: int, owner: pa.Buffer) -> dict[str, TokenColumn]:
@@ -209,33 +224,33 @@ def _moved(addresses: Addresses, distance: int) -> Addresses:
     return addresses._replace(offsets=offsets, values=addresses.values + by)
 
 
-def fetch_headers(buffer: pa.Buffer) -> tuple[int, bool]:
-    """Fetch the headers of all messages, the dictionaries and the footer of an object, given its mirror.
+def fetch_headers(mirror: Mirror) -> tuple[int, bool]:
+    """Fetch the headers of all messages, the dictionaries and the footer of an object.
 
     Return the number of rows, and whether a record batch is compressed. If the object is damaged, this stops there;
     pyarrow finds the fault at the same place.
     """
-    base, size, view = buffer.address, buffer.size, memoryview(buffer)
+    size, view = mirror.buffer.size, memoryview(mirror.buffer)
     tail = min(size, _TAIL)
-    fetch([base, base + size - tail], [tail, tail])
+    mirror.fetch([0, size - tail], [tail, tail])
     at = 0
     if bytes(view[: len(MAGIC)]) == MAGIC and size > 10:
         at = 8
         footer = int.from_bytes(view[size - 10 : size - 6], "little")
         if 0 < footer < size:
-            fetch([base + size - 10 - footer], [footer])
+            mirror.fetch([size - 10 - footer], [footer])
             with suppress(struct.error, ValueError):
-                _fetch_listed(base, size, view[size - 10 - footer : size - 10])
+                _fetch_listed(mirror, view[size - 10 - footer : size - 10])
     rows, is_compressed = 0, False
     while at + 8 <= size:
-        fetch([base + at], [8])
+        mirror.fetch([at], [8])
         mark, length = struct.unpack_from("<II", view, at)
         start = at + 8
         if mark != 0xFFFFFFFF:  # streams of old versions have no mark
             start, length = at + 4, mark
         if not 0 < length <= size - start:
             break
-        fetch([base + start], [length])
+        mirror.fetch([start], [length])
         try:
             message = MessageHeader(view[start : start + length])
         except (struct.error, IndexError):
@@ -244,15 +259,16 @@ def fetch_headers(buffer: pa.Buffer) -> tuple[int, bool]:
             rows, is_compressed = rows + message.rows, is_compressed or message.is_compressed
         at = start + length + message.body
         if message.kind == DICTIONARY_BATCH:
-            fetch([base + start], [min(at, size) - start])
+            mirror.fetch([start], [min(at, size) - start])
     return rows, is_compressed
 
 
-def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
+def _fetch_listed(mirror: Mirror, footer: memoryview) -> None:
     """Fetch all headers and dictionaries that a footer lists together, because single requests would take long.
 
-    `base` is the address of the object. The footer may be damaged: what lies outside the object is passed over.
+    The footer may be damaged: what lies outside the object is passed over.
     """
+    size = mirror.buffer.size
     (table,) = struct.unpack_from("<I", footer)
     for field in (_DICTIONARIES, _RECORD_BATCHES):
         place = field_place(footer, table, field)
@@ -266,4 +282,4 @@ def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
         if field == _DICTIONARIES:
             lengths += np.clip(blocks["body"], 0, size)
         inside = (starts >= 0) & (starts < size) & (lengths > 0) & (lengths <= size - starts)
-        fetch(base + starts[inside], lengths[inside])
+        mirror.fetch(starts[inside], lengths[inside])

@@ -35,7 +35,7 @@ from packer.inputs.mapped_arrays import Bounds, MappedArrays, MappedColumn, firs
 from packer.inputs.mapped_files import FileState
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath
-from packer.stores.mirror import held
+from packer.stores.mirror import read_array
 
 OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
 """Beginnings of the names of OLMo's arrays of tokens, and of those that say which of these are trained."""
@@ -223,9 +223,8 @@ def _bounds_by_eos(tokens: pa.Array, name: str, eos_id: int | None) -> NDArray[n
         raise _undescribed(name, "--eos-id")
     values, parts = as_numpy(tokens), [np.zeros(0, np.int64)]
     for first in range(0, len(values), _TOGETHER):
-        some = values[first : first + _TOGETHER]
-        with held([some.ctypes.data], [some.nbytes]):
-            parts.append(np.flatnonzero(some == eos_id) + (first + 1))
+        some = read_array(values[first : first + _TOGETHER])
+        parts.append(np.flatnonzero(some == eos_id) + (first + 1))
     ends = np.concatenate(parts)
     if not len(ends) and len(values):
         raise SourceError(

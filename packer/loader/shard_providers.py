@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
-from packer.inputs.documents import reading
 from packer.inputs.format_reader import paths_of
 from packer.loader.open_shards import OpenShard
 from packer.manifest_fields import ShardEntry
 from packer.shards.manifest import Manifest, ShardTable, key_of
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import held, map_whole
+from packer.stores.mirror import map_whole
 
 if TYPE_CHECKING:
     from packer.loader.index_tokens import IndexTokens
@@ -112,14 +111,13 @@ class ShardsWithTokens:
         from packer.shards.files import HashingFile  # imports xxhash, which local datasets do not need
 
         index = self._index_shard(entry)
-        batches = [index.batch(number) for number in range(index.batches)]
         segments = [index.view(number).segments for number in range(index.batches)]
-        with ExitStack() as stack:
-            self._hold({name: np.concatenate([each[name] for each in segments]) for name in segments[0]}, stack)
-            file, schema = stack.enter_context(closing(HashingFile(to))), self.tokens.row_format.schema
-            with pa.ipc.new_stream(file, schema) as stream:
-                for batch, stored in zip(batches, segments, strict=True):
-                    stream.write_batch(self._with_tokens(batch, stored))
+        with closing(HashingFile(to)) as file:
+            with pa.ipc.new_stream(file, self.tokens.row_format.schema) as stream:
+                for number, located in enumerate(self.tokens.read(segments)):
+                    batch = index.batch(number)
+                    columns = self.tokens.columns(segments[number], batch.num_rows, located)
+                    stream.write_batch(self._with_tokens(batch, columns))
             file.write(file.bytes.to_bytes(8, "little") + bytes.fromhex(file.hexdigest()))
         self.tokens.watch.check()
 
@@ -143,17 +141,11 @@ class ShardsWithTokens:
             DownloadedShards(self.folder).write(entry, Path(folder, entry.file))
             return OpenShard(Path(folder), entry, self.manifest)
 
-    def _hold(self, stored: Mapping[str, NDArray[Any]], stack: ExitStack) -> None:
-        """Fetch the parts of the source that are read, in few requests, and keep them in memory until `stack` ends."""
-        with reading(self.tokens.documents.source.name):
-            stack.enter_context(held(*self.tokens.ranges(stored)))
-
-    def _with_tokens(self, batch: pa.RecordBatch, stored: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
-        """Return a record batch of the copied dataset, given that of the index and its columns."""
-        row_format = self.tokens.row_format
-        columns = self.tokens.columns(stored, batch.num_rows)
-        arrays = [as_arrow(columns[name]) if name in columns else batch[name] for name in row_format.schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
+    def _with_tokens(self, batch: pa.RecordBatch, columns: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
+        """Return a record batch of the copied dataset, given that of the index and the columns that it lacks."""
+        schema = self.tokens.row_format.schema
+        arrays = [as_arrow(columns[name]) if name in columns else batch[name] for name in schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 ShardProvider: TypeAlias = DownloadedShards | ShardsWithTokens

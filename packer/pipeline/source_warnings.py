@@ -13,7 +13,7 @@ from packer.inputs.documents import reading
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import PlanTotals
 from packer.sources.source import Rejections, Source
-from packer.token_memory import held_lists
+from packer.token_memory import fetched_lists
 from packer.token_memory.token_column import NO_BYTES
 
 _READ_TOGETHER = 250  # documents
@@ -105,6 +105,6 @@ def _documents(source: Source) -> Iterator[pa.Array]:
                 if chunk.type.value_type == NO_BYTES:
                     return
                 for first in range(0, len(chunk), _READ_TOGETHER):
-                    part = chunk[first : first + _READ_TOGETHER]
-                    with reading(input_.file.name), held_lists([part]):
-                        yield from (part[number].values for number in range(len(part)))
+                    with reading(input_.file.name):
+                        (part,) = fetched_lists([chunk[first : first + _READ_TOGETHER]])
+                    yield from (part[number].values for number in range(len(part)))

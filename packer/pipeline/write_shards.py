@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,7 @@ from packer.shards.writer import (
 )
 from packer.sources.read_documents import Documents
 from packer.sources.source import Watch
-from packer.stores.mirror import has_mirrors
-from packer.token_memory import Spans, held_spans
+from packer.token_memory import Spans, fetched_spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,36 +53,29 @@ class RowMaker:
 
     def batches(self, rows: LocatedRows) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of some rows in order, each with its counts."""
-        columns = self.columns()
-        with self.held(columns, rows.values):
-            yield from self.copied(rows, columns)
+        return self.copied(rows, *self.read(rows.values))
 
     def copied(
-        self, rows: LocatedRows, columns: TokenColumns, *, is_collected: bool = False
+        self, rows: LocatedRows, columns: TokenColumns, lists: NDArray[np.int64]
     ) -> Iterator[tuple[pa.RecordBatch, Counts]]:
-        """Yield the record batches of rows, whose values per token are in `columns`.
-
-        List i of these is segment i of the rows if they were collected, and otherwise list i of the source.
-        """
+        """Yield the record batches of rows, whose values per token are in `columns`: segment s in list lists[s]."""
         kept, schema, segments = self._kept(rows), self.row_format.schema, 0
         for first, last in self.row_format.batches(len(rows)):
-            block = self.block(rows.part(first, last))
-            if is_collected:
-                block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
-            segments += len(block.lists)
+            part = rows.part(first, last)
+            block = self.block(part, lists[segments : segments + len(part.values)])
+            segments += len(part.values)
             raise_if_interrupted()
             try:
                 yield build_batch(block, columns, kept, self.row_format, schema)
             except BadTokenError as bad:
-                raise SourceError(self.explain(bad, block)) from bad
+                raise SourceError(self.explain(bad, columns, block)) from bad
 
-    def block(self, rows: LocatedRows) -> RowBlock:
+    def block(self, rows: LocatedRows, lists: NDArray[np.int64]) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
-        lists = self.documents.table.lists_of(documents)
         return RowBlock(
             lists=lists,
-            kept_lists=lists,
+            kept_lists=self.documents.table.lists_of(documents),
             documents=documents,
             starts=starts,
             lengths=lengths,
@@ -91,26 +83,15 @@ class RowMaker:
             row_starts=rows.row_starts,
         )
 
-    def columns(self) -> TokenColumns:
-        """Return the columns of the source with a value per token."""
-        table = self.documents.table
-        columns = {"input_ids": table.input_ids}
+    def read(self, pieces: NDArray[Any]) -> tuple[TokenColumns, NDArray[np.int64]]:
+        """Return columns with the values of segments, an array of PIECE, in memory, and the list of each in them."""
+        table, rows = self.documents.table, _one_row(pieces)
+        columns = {} if self.row_format.index_only else {"input_ids": table.input_ids}
         if table.labels is not None and "labels" in self.row_format.token_columns:
             columns["labels"] = table.labels
-        return columns | {name: table.extra[name].addresses for name in self.row_format.stored_kept_tokens}
-
-    @contextmanager
-    def held(self, columns: TokenColumns, pieces: NDArray[Any]) -> Iterator[None]:
-        """Hold segments of a source in object storage, which is read in as few requests as possible."""
-        if not has_mirrors():
-            yield
-            return
-        unread = ("input_ids",) if self.row_format.index_only else ()
-        read = [column for name, column in columns.items() if name not in unread]
-        rows = _one_row(pieces)
-        lists = self.documents.table.lists_of(rows.documents)
-        with reading(self.documents.source.name), held_spans(read, lists, rows.starts, rows.lengths):
-            yield
+        columns |= {name: table.extra[name].addresses for name in self.row_format.stored_kept_tokens}
+        with reading(self.documents.source.name):
+            return fetched_spans(columns, table.lists_of(rows.documents), rows.starts, rows.lengths)
 
     def _kept(self, rows: LocatedRows) -> KeptValues:
         """Return the values that the documents of rows have in kept columns."""
@@ -119,14 +100,10 @@ class RowMaker:
         lists = self.documents.table.lists_of(rows.documents)
         return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, lists)
 
-    def explain(self, bad: BadTokenError, block: RowBlock) -> str:
+    def explain(self, bad: BadTokenError, columns: TokenColumns, block: RowBlock) -> str:
         """Return a message that names the document, position and value that is not a token id."""
-        is_label = bad.column == "labels"
-        column = self.documents.table.labels if is_label else self.documents.table.input_ids
-        assert column is not None
-        start = int(block.starts[bad.segment])
-        values = column.list_at(int(block.kept_lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
-        found = values.to_numpy(zero_copy_only=False)
+        is_label, start = bad.column == "labels", int(block.starts[bad.segment])
+        found = columns[bad.column].values_at(int(block.lists[bad.segment]), start, int(block.lengths[bad.segment]))
         position = int(wrong_values(found, label=is_label).argmax())
         document = int(block.documents[bad.segment])
         where = self.documents.describe(document)
@@ -151,16 +128,16 @@ class ShardMaker(RowMaker):
         """Yield the record batches of a shard in order, each with its counts."""
         rows, leftovers = self._rows(shard), self.leftovers
         if leftovers is None:
-            yield from self.batches(rows)
-        elif leftovers.plan.is_of_pool(shard):
-            values = leftovers.collected(shard, rows.values, self.copy_values)
-            yield from self.copied(rows, as_columns(values, rows.starts, rows.lengths), is_collected=True)
-        else:
-            columns, left = self.columns(), leftovers.left_by(shard)
-            with self.held(columns, rows.values if left is None else np.concatenate([rows.values, left.pieces])):
-                if left is not None:
-                    leftovers.save(left, self.copy_values)
-                yield from self.copied(rows, columns)
+            return self.batches(rows)
+        if leftovers.plan.is_of_pool(shard):
+            values = leftovers.collected(shard, rows.values, self.copy)
+            return self.copied(rows, as_columns(values, rows.starts, rows.lengths), np.arange(len(rows.values)))
+        left = leftovers.left_by(shard)
+        if left is None:
+            return self.batches(rows)
+        columns, lists = self.read(np.concatenate([rows.values, left.pieces]))
+        leftovers.save(left, partial(self.copy, read=(columns, lists[len(rows.values) :])))
+        return self.copied(rows, columns, lists)
 
     def _rows(self, shard: int) -> LocatedRows:
         """Return the rows of a shard in the order in which they are written."""
@@ -172,14 +149,19 @@ class ShardMaker(RowMaker):
         order = order_for_readers(np.diff(squares[rows.row_starts]), first=first, ranks=self.ranks)
         return rows.chosen(order)
 
-    def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: Values) -> None:
-        """Copy the values of segments, an array of PIECE, from the source to these places in `out`."""
-        block, columns = self.block(_one_row(pieces)), self.columns()
-        with self.held(columns, pieces):
-            try:
-                copy_values(columns, Spans(block.lists, block.starts, block.lengths, places), out)
-            except BadTokenError as bad:
-                raise SourceError(self.explain(bad, block)) from bad
+    def copy(
+        self,
+        pieces: NDArray[Any],
+        places: NDArray[np.int64],
+        out: Values,
+        read: tuple[TokenColumns, NDArray[np.int64]] | None = None,
+    ) -> None:
+        """Copy the values of segments, from what `read` returned for them, to these places in `out`."""
+        rows, (columns, lists) = _one_row(pieces), read or self.read(pieces)
+        try:
+            copy_values(columns, Spans(lists, rows.starts, rows.lengths, places), out)
+        except BadTokenError as bad:
+            raise SourceError(self.explain(bad, columns, self.block(rows, lists))) from bad
 
 
 def _one_row(pieces: NDArray[Any]) -> LocatedRows:

@@ -26,7 +26,7 @@ from packer.progress import Progress, silent
 from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
 from packer.sources.read_documents import Documents
-from packer.token_memory import Spans, count_trained, gather, held_spans, lengths_of, list_lengths
+from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of, list_lengths
 
 _CHECKED_TOGETHER = 4 << 20  # labels
 
@@ -245,9 +245,10 @@ def _trained(
         part = slice(first, last)
         places = ends[part] - lengths[part] - before
         labels = np.empty(int(ends[last - 1] - before), np.int32)
-        spans = Spans(lists[part], starts[part], lengths[part], places)
-        with reading("labels"), held_spans([table.labels], *spans[:3]):
-            bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
+        with reading("labels"):
+            columns, read = fetched_spans({"labels": table.labels}, lists[part], starts[part], lengths[part])
+        spans = Spans(read, starts[part], lengths[part], places)
+        bad = gather(columns["labels"].addresses, spans, NO_LOSS, labels)
         if bad < 0:  # labels out of range are reported when their rows are written
             labels[places] = NO_LOSS
             trained[part] = count_trained(places, lengths[part], labels) > 0

@@ -28,6 +28,7 @@ from packer.token_memory import (
     gather_bytes,
     restart_positions,
 )
+from packer.token_memory.token_column import VALUE_TYPES
 
 
 class BadTokenError(Exception):
@@ -99,7 +100,14 @@ def as_columns(values: Values, starts: NDArray[np.int64], lengths: NDArray[np.in
 
     `starts` (first token in the document) and `lengths` have the shape (segments,).
     """
-    return {name: TokenColumn.of_spans(each, starts, lengths) for name, each in values.items()}
+    places = np.cumsum(lengths) - lengths - starts  # of the first token of each document, which may lie before it
+
+    def column(each: NDArray[Any]) -> TokenColumn:
+        codes = np.full(len(places), VALUE_TYPES.index(np.int32) if each.dtype == np.int32 else -1)
+        widths = np.full(len(places), each.itemsize)
+        return TokenColumn.of_lists(each.ctypes.data + widths * places, codes, widths, (each,))
+
+    return {name: column(each) for name, each in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from packer.options import ReadOptions
 from packer.permute import key_of
 from packer.random_purposes import HOLDOUT
 from packer.shards.writer import KeptValues
-from packer.token_memory import Spans, gather, held_spans
+from packer.token_memory import Spans, fetched_spans, gather
 
 HASHES = 2**53  # number of hashes, each of them exact as a float
 
@@ -80,14 +80,16 @@ def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], 
     lists, lengths = table.lists_of(np.arange(first, last)), table.lengths[first:last].astype(np.int64)
     ends = np.cumsum(lengths)
     tokens = np.empty(int(ends[-1]), np.int32)
-    spans = Spans(lists, np.zeros_like(lengths), lengths, ends - lengths)
-    with reading("input_ids"), held_spans([table.input_ids], *spans[:3]):
-        bad = gather(table.input_ids.addresses, spans, 0, tokens)
-        if bad >= 0:
-            found = table.input_ids.list_at(int(lists[bad])).to_numpy(zero_copy_only=False)
-            position = int(wrong_values(found, label=False).argmax())
-            message = value_message("input_ids", int(found[position]), position, label=False)
-            raise SourceError(f"{describe(table.first_document + first + bad)}: {message}; {REMEDY}")
+    starts = np.zeros_like(lengths)
+    with reading("input_ids"):
+        columns, lists = fetched_spans({"input_ids": table.input_ids}, lists, starts, lengths)
+    column = columns["input_ids"]
+    bad = gather(column.addresses, Spans(lists, starts, lengths, ends - lengths), 0, tokens)
+    if bad >= 0:
+        found = column.values_at(int(lists[bad]), 0, int(lengths[bad]))
+        position = int(wrong_values(found, label=False).argmax())
+        message = value_message("input_ids", int(found[position]), position, label=False)
+        raise SourceError(f"{describe(table.first_document + first + bad)}: {message}; {REMEDY}")
     return tokens
 
 

@@ -19,11 +19,11 @@ from packer.errors import SourceError
 from packer.inputs.column_types import cast_to_common_type
 from packer.inputs.documents import DocumentError, reading
 from packer.inputs.format_reader import DecodedInput
+from packer.inputs.mapped_files import fetch_queued
 from packer.inputs.token_tables import MappedLists, TokenTable, ValueColumn
 from packer.manifest_fields import REASONS, FileIdentity, SourceIdentity
 from packer.progress import Progress, documents_of, silent
 from packer.sources.source import Rejections, Source
-from packer.stores.mirror import fetch_queued
 from packer.text.fast_tokens import SWITCH
 from packer.token_memory import TokenColumn, list_lengths
 

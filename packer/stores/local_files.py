@@ -110,7 +110,7 @@ def temporary_file(name: str) -> Iterator[Path]:
     """Yield the path of a local file to write, which is removed at the end. A full disk is a PackerError."""
     path = temporary_folder() / f"{name}.{uuid.uuid4().hex}"
     try:
-        with _told_if_full(path.parent):
+        with told_if_full(path.parent):
             yield path
     finally:
         with contextlib.suppress(OSError):  # the first error is the one to report
@@ -121,7 +121,7 @@ def temporary_file(name: str) -> Iterator[Path]:
 def temporary_directory(name: str) -> Iterator[Path]:
     """Yield a local folder, which is removed at the end. A full disk is a PackerError."""
     parent = temporary_folder()
-    with _told_if_full(parent), tempfile.TemporaryDirectory(prefix=f"{name}-", dir=parent) as folder:
+    with told_if_full(parent), tempfile.TemporaryDirectory(prefix=f"{name}-", dir=parent) as folder:
         yield Path(folder)
 
 
@@ -133,7 +133,7 @@ def temporary_memory(size: int) -> bytearray | mmap.mmap:
     if not size:
         return bytearray()
     folder = temporary_folder()
-    with _told_if_full(folder), tempfile.TemporaryFile(dir=folder) as file:
+    with told_if_full(folder), tempfile.TemporaryFile(dir=folder) as file:
         if hasattr(os, "posix_fallocate"):  # a disk that becomes full under mapped memory would end the process
             os.posix_fallocate(file.fileno(), 0, size)
         else:
@@ -142,7 +142,8 @@ def temporary_memory(size: int) -> bytearray | mmap.mmap:
 
 
 @contextlib.contextmanager
-def _told_if_full(folder: Path) -> Iterator[None]:
+def told_if_full(folder: Path) -> Iterator[None]:
+    """Raise a PackerError with the remedy if the disk of temporary files is full."""
     try:
         yield
     except OSError as error:

@@ -7,8 +7,7 @@ segment. Prefetching those of the next segments saves 40% of the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.memory import array_at, copy_bytes, prefetch
-from packer.stores.mirror import has_mirrors, held, is_mirrored
+from packer.stores.mirror import is_mirrored, read_ranges
 from packer.token_memory.token_column import VALUE_TYPES, Addresses, TokenColumn
 
 
@@ -238,24 +237,36 @@ def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_le
             out[i] = i - tail
 
 
-@contextmanager
-def held_spans(
-    columns: Sequence[TokenColumn], lists: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> Iterator[None]:
-    """Hold spans of lists in memory until the end of the block; the columns' offsets are in memory.
+def fetched_spans(
+    columns: Mapping[str, TokenColumn], lists: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[Mapping[str, TokenColumn], NDArray[np.int64]]:
+    """Return columns with spans of lists in memory, and the number of each span's list in them.
 
-    `lists` numbers each span's list and `starts` is its first value within that list, all of shape (spans,).
-    Raises OSError where the store cannot be read, PackerError where the disk of temporary files is full.
+    Columns in memory are returned as they are. Of others, spans are read, and list s of the result has only span s.
+
+    Args:
+        columns: columns, whose offsets are in memory.
+        lists: (spans,) number of each span's list.
+        starts: (spans,) index of its first value within the list.
+        lengths: (spans,) number of its values.
+
+    Raises:
+        OSError: the store cannot be read.
+        PackerError: the disk of temporary files is full.
     """
-    if not has_mirrors():
-        yield
-        return
-    found, sizes = np.empty((2, len(columns), len(lists)), np.int64)
-    for i, column in enumerate(columns):
-        found[i], chunks = find_values(column.addresses, lists, starts)
-        sizes[i] = lengths * column.addresses.value_bytes[chunks]
-    with held(found, sizes):
-        yield
+    if not any(map(lies_in_store, columns.values())):
+        return columns, lists
+    located = [(column.addresses, *find_values(column.addresses, lists, starts)) for column in columns.values()]
+    found = np.array([addresses for _, addresses, _ in located]).astype(np.int64)
+    widths = np.array([of.value_bytes[chunks] for of, _, chunks in located])
+    moved, memory = read_ranges(found.reshape(-1), (widths * lengths).reshape(-1))
+    firsts = moved.reshape(found.shape) - widths * starts  # where value 0 of each list would be
+    codes = [of.value_codes[chunks] for of, _, chunks in located]
+    made = {
+        name: TokenColumn.of_lists(firsts[i], codes[i], widths[i], (columns[name], memory))
+        for i, name in enumerate(columns)
+    }
+    return made, np.arange(len(lists))
 
 
 def lies_in_store(column: TokenColumn) -> bool:
@@ -263,24 +274,31 @@ def lies_in_store(column: TokenColumn) -> bool:
     return is_mirrored(column.addresses.values)
 
 
-@contextmanager
-def held_lists(chunks: Sequence[pa.Array]) -> Iterator[None]:
-    """Hold the values of list arrays in memory until the end of the block; raises as `held_spans`."""
-    if not has_mirrors():
-        yield
-        return
-    starts, lengths = [], []
-    for chunk in chunks:
-        values, buffer = chunk.values, chunk.buffers()[-1]
-        if buffer is None or not len(chunk):
+def fetched_lists(arrays: Sequence[pa.Array]) -> list[pa.Array]:
+    """Return arrays of lists with their values in memory; raises as `fetched_spans`."""
+    starts, lengths = np.zeros((2, len(arrays)), np.int64)
+    for number, lists in enumerate(arrays):
+        values, buffer = lists.values, lists.buffers()[-1]
+        if buffer is None or not len(lists):
             continue
-        if pa.types.is_fixed_size_list(chunk.type):
-            first, last = (number * chunk.type.list_size for number in (chunk.offset, chunk.offset + len(chunk)))
+        if pa.types.is_fixed_size_list(lists.type):
+            first, last = (row * lists.type.list_size for row in (lists.offset, lists.offset + len(lists)))
         else:
-            first, last = (chunk.offsets[at].as_py() for at in (0, -1))
+            first, last = (lists.offsets[at].as_py() for at in (0, -1))
         bits = values.type.bit_width
-        begin, end = (values.offset + first) * bits // 8, -(-(values.offset + last) * bits // 8)
-        starts.append(buffer.address + begin)
-        lengths.append(end - begin)
-    with held(np.array(starts, np.int64), np.array(lengths, np.int64)):
-        yield
+        starts[number] = buffer.address + (values.offset + first) * bits // 8
+        lengths[number] = buffer.address - starts[number] - (-(values.offset + last) * bits // 8)
+    if not is_mirrored(starts):
+        return list(arrays)
+    moved, memory = read_ranges(starts, lengths)
+    return [_moved(lists, by, memory) for lists, by in zip(arrays, (moved - starts).tolist(), strict=True)]
+
+
+def _moved(lists: pa.Array, by: int, memory: object) -> pa.Array:
+    """Return an array of lists whose values are `by` bytes further on in `memory`, if only of those that it has."""
+    values, (*parts, validity, buffer) = lists.values, lists.buffers()
+    if buffer is None or not by:
+        return lists
+    there = pa.foreign_buffer(buffer.address + by, buffer.size, memory)
+    read = pa.Array.from_buffers(values.type, len(values), [validity, there], offset=values.offset)
+    return pa.Array.from_buffers(lists.type, len(lists), parts, offset=lists.offset, children=[read])

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.memory import array_at
-from packer.arrow import as_arrow, as_numpy, numpy_dtype
+from packer.arrow import as_numpy, numpy_dtype
 
 # Integer types that tokens may have on disk. The `value_code` of a chunk is an index into this tuple.
 VALUE_TYPES: tuple[type[np.integer], ...] = (
@@ -81,30 +81,33 @@ class TokenColumn:
         return cls(addresses=builder.addresses(), owners=tuple(held) if owners is None else owners)
 
     @classmethod
-    def of_spans(cls, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> TokenColumn:
-        """Describe a span of each of several lists, where the spans lie one after the other in an array.
-
-        As in the whole lists, values count from the start of their list: with values [7, 8, 3], starts [4, 0] and
-        lengths [2, 1], list 0 has 7 at index 4 and 8 at index 5, and list 1 has 3 at index 0. There are no others.
+    def of_lists(
+        cls,
+        firsts: NDArray[np.int64],
+        codes: NDArray[np.int64],
+        widths: NDArray[np.int64],
+        owners: tuple[object, ...],
+    ) -> TokenColumn:
+        """Describe lists of unknown lengths one by one; of each, only a span of values need be in memory.
 
         Args:
-            values: values of the spans, of any numeric dtype.
-            starts: (lists,) index of the first value of the span within its list.
-            lengths: (lists,) number of values in the span.
+            firsts: (lists,) address that the value with index 0 of each list has, or would have before its span.
+            codes: (lists,) index into VALUE_TYPES of the type of its values; -1 for other types.
+            widths: (lists,) bytes per value.
+            owners: objects that keep the memory alive.
         """
-        offsets = np.cumsum(lengths) - lengths - starts  # of each list's first value, which would lie before its span
-        code = VALUE_TYPES.index(values.dtype.type) if values.dtype.type in VALUE_TYPES else -1
+        zeros = np.zeros(len(firsts), np.int64)
         addresses = Addresses(
-            first_rows=np.array([0, len(offsets)], np.int64),
-            offsets=np.array([offsets.ctypes.data], np.uint64),
-            offset_bytes=np.array([offsets.itemsize], np.int64),
-            offset_shifts=np.zeros(1, np.int64),
-            list_sizes=np.zeros(1, np.int64),
-            values=np.array([values.ctypes.data], np.uint64),
-            value_codes=np.array([code], np.int64),
-            value_bytes=np.array([values.itemsize], np.int64),
+            first_rows=np.arange(len(firsts) + 1),
+            offsets=zeros.view(np.uint64),
+            offset_bytes=zeros,
+            offset_shifts=zeros,
+            list_sizes=zeros,
+            values=firsts.view(np.uint64),
+            value_codes=codes,
+            value_bytes=widths,
         )
-        return cls(addresses=addresses, owners=(offsets, values))
+        return cls(addresses=addresses, owners=owners)
 
     @classmethod
     def joined(cls, columns: Sequence[TokenColumn]) -> TokenColumn:
@@ -124,17 +127,18 @@ class TokenColumn:
     def __reduce__(self) -> str:
         raise TypeError("addresses are valid only in their own process: pickle the source instead")
 
-    def list_at(self, number: int) -> pa.Array:
-        """Return a copy of the values of a list of integers in their type on disk, for error messages."""
+    def values_at(self, number: int, start: int, length: int) -> NDArray[Any]:
+        """Return a copy of a span of a list of integers, in their type on disk, for error messages."""
         of = self.addresses
         chunk = int(np.searchsorted(of.first_rows, number, side="right")) - 1
-        index, size, width = number - int(of.first_rows[chunk]), int(of.list_sizes[chunk]), int(of.offset_bytes[chunk])
-        first, last = index * size, (index + 1) * size
+        index, width = number - int(of.first_rows[chunk]), int(of.offset_bytes[chunk])
+        first = index * int(of.list_sizes[chunk])
         if width:
-            offsets = array_at(int(of.offsets[chunk]) + index * width, 2, np.dtype(f"i{width}"))
-            first, last = (int(offset) >> int(of.offset_shifts[chunk]) for offset in offsets)
-        address = int(of.values[chunk]) + first * int(of.value_bytes[chunk])
-        return as_arrow(array_at(address, last - first, VALUE_TYPES[of.value_codes[chunk]]).copy())
+            offsets = array_at(int(of.offsets[chunk]) + index * width, 1, np.dtype(f"i{width}"))
+            first = int(offsets[0]) >> int(of.offset_shifts[chunk])
+        address = (int(of.values[chunk]) + (first + start) * int(of.value_bytes[chunk])) % 2**64
+        found: NDArray[Any] = array_at(address, length, VALUE_TYPES[of.value_codes[chunk]]).copy()
+        return found
 
 
 class _Layout(NamedTuple):

@@ -80,8 +80,6 @@ def set_sizes(sizes: dict) -> None:
 def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
     """Start without contents of objects, as another process would."""
     from packer.inputs import mapped_files
-    from packer.stores import mirror
 
-    patch.setattr(mirror, "_mirrors", mirror._Mirrors())
-    for cache in (mapped_files.mirrored, mapped_files._with_headers):
+    for cache in (mapped_files._mirrored, mapped_files._with_headers):
         cache.cache_clear()

@@ -25,7 +25,7 @@ def save(folder, names, column="input_ids"):
 
 def tokens_of(source, split=None):
     return sorted(
-        table.input_ids.list_at(i).to_pylist()[0]
+        int(table.input_ids.values_at(i, 0, 1)[0])
         for table in DocumentReader(open_source(source, split=split)).tables()
         for i in range(len(table.lengths))
     )
