@@ -6,8 +6,8 @@ to it are detected, contains neither absolute paths nor times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from packer.json_record import Count, DocumentCount, JsonRecord, Positive, Ratio
@@ -133,6 +133,13 @@ class SourceIdentity(JsonRecord):
     """Everything that shapes the tokens; None if the source holds tokens."""
 
 
+def _sum(one: Any, other: Any) -> Any:
+    """Add two numbers, or numbers by name."""
+    if isinstance(one, int):
+        return one + other
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account(JsonRecord):
     """Documents and tokens of a source, counted by what became of them.
@@ -180,8 +187,8 @@ class Account(JsonRecord):
         return replace(self, documents_dropped=dropped)
 
     def __add__(self, other: Account) -> Account:
-        """Return the account of both; they must have the same reasons."""
-        return Account(**_summed((self, other), Account))
+        """Return the account of both."""
+        return Account(**{name: _sum(one, getattr(other, name)) for name, one in self.values().items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,21 +322,3 @@ class RejectedRecord(JsonRecord):
 
     message: str
     """What is wrong, in words."""
-
-
-def _summed(records: Sequence[JsonRecord], declaration: type[JsonRecord]) -> dict[str, Any]:
-    """Return the fields of a declaration, added over records that have them."""
-    names = [field.name for field in fields(declaration)]  # type: ignore[arg-type]
-    added: dict[str, Any] = {name: _sum([getattr(record, name) for record in records]) for name in names}
-    return added
-
-
-def _sum(values: Sequence[Any]) -> object:
-    """Add numbers, numbers by name, or groups; None only if all are None."""
-    there = [value for value in values if value is not None]
-    if not there or isinstance(there[0], (int, float)):
-        return sum(there) if there else None
-    if isinstance(there[0], GroupTotals):
-        return GroupTotals(**_summed(there, GroupTotals))
-    names = dict.fromkeys(name for one in there for name in one)
-    return {name: sum(one.get(name, 0) for one in there) for name in names}

@@ -70,7 +70,7 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     others = {"lengths_column": "lengths", "is_holdout": "holdout"}
     shaping = {others.get(name, name) for name in options_of(PackOptions)}
     assert shaping <= options
-    others = "dataset output as_json debug help_all verbose workers sync overwrite for_trainer"
+    others = "dataset output as_json debug help_all workers sync overwrite for_trainer"
     assert options - shaping == {*others.split(), "ranks", "engine"}
 
 

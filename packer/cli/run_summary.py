@@ -22,14 +22,10 @@ Fact = tuple[str, int | str | None, str]
 """A line of a summary: name, number and note. It is left out without a number, and, if it is indented, at 0."""
 
 
-def pack_summary(written: Written[Manifest], took: str, *, verbose: bool) -> Iterator[str]:
-    """Yield the summary of `packer pack`."""
-    return manifest_summary(written.record, output=str(written.output), took=took, verbose=verbose)
-
-
-def manifest_summary(manifest: Manifest, *, output: str, took: str, verbose: bool = False) -> Iterator[str]:
-    """Yield the number of rows, and what happened to every document and token; without `verbose`, no zeros."""
-    yield from _rows_summary(manifest, output, took, verbose=verbose)
+def pack_summary(written: Written[Manifest], took: str) -> Iterator[str]:
+    """Yield the number of rows, and what happened to every document and token; without zeros."""
+    manifest, output = written.record, str(written.output)
+    yield from _rows_summary(manifest, output, took)
     use = ""
     if manifest.options.lengths_column is not None:
         use = f"; packer.rows({output!r}) has the documents of each row"
@@ -40,13 +36,11 @@ def manifest_summary(manifest: Manifest, *, output: str, took: str, verbose: boo
     yield f"Written to {output}{use}"
 
 
-def _rows_summary(manifest: Manifest, output: str, took: str, *, verbose: bool) -> Iterator[str]:
+def _rows_summary(manifest: Manifest, output: str, took: str) -> Iterator[str]:
     options, totals, source = manifest.options, manifest.totals, manifest.source
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.rows, "row")
     yield f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {took}"
-    yield from _table(_facts(manifest, verbose=verbose), verbose=verbose)
-    if verbose:
-        yield "pool: rows of documents that were left over in their partitions of the source."
+    yield from _table(_facts(manifest))
 
     # What a user of the rows should know before training.
     if options.algorithm == "wrapped":
@@ -116,17 +110,17 @@ def _stand_in(text: TextIdentity) -> Iterator[str]:
         yield "  --train-on each-answer trains every answer exactly as the tokenizer's own writes it"
 
 
-def _table(facts: Iterable[Fact], *, verbose: bool = False) -> list[str]:
-    """Align the facts that have a number; with `verbose`, also those about a part that is empty."""
+def _table(facts: Iterable[Fact]) -> list[str]:
+    """Align the facts that have a number, without those about a part that is empty."""
     shown = [
         (name, value if isinstance(value, str) else f"{value:,}", note)
         for name, value, note in facts
-        if value is not None and (value or verbose or not name.startswith(" "))
+        if value is not None and (value or not name.startswith(" "))
     ]
     return [render_table(shown, align="<><")] if shown else []
 
 
-def _facts(manifest: Manifest, *, verbose: bool) -> Iterator[Fact]:
+def _facts(manifest: Manifest) -> Iterator[Fact]:
     """Yield what happened to every document and token."""
     options, totals = manifest.options, manifest.totals
     yield "documents", totals.documents, f"{number(totals.documents_packed / totals.rows)} per row"
@@ -138,7 +132,7 @@ def _facts(manifest: Manifest, *, verbose: bool) -> Iterator[Fact]:
     yield from _text_facts(totals)
 
     yield "tokens", totals.tokens, ""
-    if verbose or totals.tokens_packed != totals.tokens:
+    if totals.tokens_packed != totals.tokens:
         yield "  packed", totals.tokens_packed, ""
     yield "  truncated", totals.tokens_truncated, ""
     for reason, count in totals.tokens_dropped.items():
@@ -157,8 +151,6 @@ def _facts(manifest: Manifest, *, verbose: bool) -> Iterator[Fact]:
         none = f"; {count_of(without, 'document')} in none" if without else ""
         yield "  together", f"{extra:+,}", f"rows more than ungrouped, {share}"
         yield "  groups", groups.groups, f"of {options.group_by}{none}"
-    if verbose:
-        yield "  pool", totals.pool_rows, f"{percent(totals.pool_rows / packed)} of the rows"
     yield "shards", len(manifest.shards), byte_size(sum(shard.bytes for shard in manifest.shards))
 
 

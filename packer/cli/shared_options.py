@@ -12,7 +12,6 @@ from packer.options.option import GENERAL, OUTPUT, READING
 from packer.paths import PathList
 
 AsJson = Annotated[bool, Option("Print JSON instead of text.", GENERAL, flags=("--json",))]
-Verbose = Annotated[bool, Option("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
 BatchSize = Annotated[int, Option("Documents per optimizer step in training without packing.", GENERAL, least=1)]
 DataParallel = Annotated[
     int | None,

@@ -19,7 +19,7 @@ import click
 from packer.cli.command import UserPath, command
 from packer.cli.printing import echo, echo_json
 from packer.cli.reading_commands import verify
-from packer.cli.shared_options import AsJson, Verbose, source_of
+from packer.cli.shared_options import AsJson, source_of
 from packer.errors import OptionError, PackerError
 from packer.exporting.targets import TARGETS, as_target
 from packer.manifest_fields import REJECTED
@@ -131,7 +131,6 @@ def pack(
     tokenizer: str | None,
     lengths: Lengths = None,
     for_trainer: For = None,
-    verbose: Verbose = False,
     as_json: AsJson = False,
     **values: object,
 ) -> None:
@@ -158,7 +157,7 @@ def pack(
     write_output(
         partial(packing.pack, source, options=pack_options),
         values,
-        summary=partial(pack_summary, verbose=verbose),
+        summary=pack_summary,
         more=lambda packed: _next_step(for_trainer, packed, pack_options.max_len),
         complete="is complete, packed with the same options from the same source",
         as_json=as_json,

@@ -14,7 +14,7 @@ Nothing here imports numpy, pyarrow or Numba.
 
 from packer.options.option import Option, byte_size, options_of, parse_size, values_of
 from packer.options.read_options import ReadOptions
-from packer.options.row_options import CutOptions, PackOptions, RowOptions
+from packer.options.row_options import CutOptions, PackOptions
 from packer.options.run_options import RunOptions
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Option",
     "PackOptions",
     "ReadOptions",
-    "RowOptions",
     "RunOptions",
     "byte_size",
     "options_of",

@@ -1,6 +1,6 @@
 """How options are declared, checked and converted.
 
-A field of a dataclass, such as `RowOptions`, or a parameter of a command declares an option:
+A field of a dataclass, such as `PackOptions`, or a parameter of a command declares an option:
 
     max_segments: int = option(0, "Maximum number of documents in a row.", ROWS, metavar="N")
     max_segments: Annotated[int, Option("Maximum number of documents in a row.", ROWS, metavar="N")] = 0

@@ -36,7 +36,7 @@ Conflict: TypeAlias = tuple[Sequence[str], str]
 class ReadOptions(JsonRecord):
     """What is read from a source, and how text becomes tokens.
 
-    `CutOptions` and `RowOptions` add the options of the stages that follow. Each of the three knows the options of
+    `CutOptions` and `PackOptions` add the options of the stages that follow. Each of the three knows the options of
     earlier stages only.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm, get_algorithm
 from packer.errors import OptionError, PackerError
@@ -99,8 +99,8 @@ class CutOptions(ReadOptions):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowOptions(CutOptions):
-    """Which segments share a row, and how rows are written."""
+class PackOptions(CutOptions):
+    """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
 
     algorithm: str = option(
         "auto",
@@ -253,17 +253,13 @@ class RowOptions(CutOptions):
         """The columns of limits."""
         return tuple(self.limits)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackOptions(RowOptions):
-    """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
-
     def to_dict(self) -> dict[str, object]:
         """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
-        options = RowOptions.to_dict(self)
-        if self.tokenizer is not None:
-            options["tokenizer"] = tokenizer_name(self.tokenizer)
-        return options
+        return ReadOptions.to_dict(self.without_path())
+
+    def without_path(self) -> PackOptions:
+        """Return the options with the name of the tokenizer alone, which is the same on every machine."""
+        return self if self.tokenizer is None else replace(self, tokenizer=tokenizer_name(self.tokenizer))
 
     @classmethod
     def from_dict(cls, content: object, name: str = "") -> PackOptions:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from packer.engine import Engine, available_workers, run_once
+from packer.engine import Engine, available_workers
 from packer.errors import OptionError, PackerError
 from packer.options import RunOptions
 from packer.output.claim import claim
@@ -80,28 +80,13 @@ class Job(RunOptions):
         return nullcontext(Engine(workers=workers))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """A packed dataset that this process has claimed, and the engine that builds it."""
-
-    output: Output
-    engine: Engine
-
-    def publish(self, finish: Callable[[], Record | None]) -> Record:
-        """Complete the output in one of all processes: `finish` returns its record, None if another one has written it.
-
-        Raises `FinishedElsewhere` if another process has completed the output.
-        """
-        written = run_once(self.engine, finish, self.output.is_complete)
-        if written is None:
-            raise FinishedElsewhere
-        return written
-
-
 @contextmanager
-def claimed(out: AnyPath, request: Request, job: Job, *, is_answered: Callable[[], bool]) -> Iterator[Work]:
+def claimed(
+    out: AnyPath, request: Request, job: Job, *, is_answered: Callable[[], bool]
+) -> Iterator[tuple[Output, Engine]]:
     """Claim the folder of a packed dataset, to begin or resume it, for one process, several ranks or a Ray cluster.
 
+    Yields the output, and the engine that builds it.
     `is_answered` says whether the complete dataset is the requested one. Raises `FinishedElsewhere` if another rank
     completes it.
     """
@@ -117,7 +102,7 @@ def claimed(out: AnyPath, request: Request, job: Job, *, is_answered: Callable[[
             else:
                 workers = job.workers or available_workers()
                 engine = Ranks(**rank._asdict(), workers=workers, heartbeats=heartbeats, is_complete=is_complete)
-            yield Work(output=output, engine=engine)
+            yield output, engine
     except (FinishedElsewhere, OSError, PackerError) as error:
         # The rank that completes a dataset removes files that the others may just be looking for. Their errors are of
         # these types; any other one is a bug.

@@ -29,7 +29,7 @@ from packer.pipeline.write_shards import RowMaker
 from packer.plan.cutting import Chunk, SegmentReader, each_chunk
 from packer.plan.rows import LocatedRows, located_pieces
 from packer.plan.segments import PIECE
-from packer.plan.whole_plan import document_values, group_totals, least_rows
+from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress
 from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
@@ -168,7 +168,7 @@ class SourceComparison:
             groups = document_values(self.documents, self.documents.table.extra, options).groups
             assert groups is not None
             ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0  # depends on the algorithm
-            bound = least_rows(self.reader.all_segments(), groups, options)
+            bound = together_bound(self.reader.all_segments(), groups, options.max_segments)
             return {"groups": group_totals(groups, ungrouped).to_dict(), "lower_bound": bound}
         return {} if options.keeps_whole else {"lower_bound": cut_bound(histogram, options.max_segments)}
 

@@ -26,7 +26,7 @@ from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import Row
 from packer.loader.tree_nodes import nodes_of
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.paths import expanded
 from packer.permute import hashes_of, key_of
 from packer.pipeline.source_warnings import warn_of_rejected
@@ -65,11 +65,11 @@ class Measured:
     documents: Documents | None = None
     """Documents of the source; None if the lengths are from packed rows."""
 
-    def plan(self, options: RowOptions, progress: Progress = silent) -> Plan:
+    def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
         return plan_lengths(self.lengths, options, values=self.values, progress=progress)
 
-    def follow(self, plan: Plan, options: RowOptions, *, keeps_rows: bool = False) -> RowFigures:
+    def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
         """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
         sums = RowSums(options.max_len, limits=options.limits, keeps_rows=keeps_rows)
         for rows in map(plan.rows, range(len(plan.shard_rows))):
@@ -78,7 +78,7 @@ class Measured:
         return sums.finish()
 
 
-def measure(source: SourceLike, options: RowOptions, progress: Progress = silent) -> Measured:
+def measure(source: SourceLike, options: PackOptions, progress: Progress = silent) -> Measured:
     """Read the lengths of a source, as `pack` does; nothing is written.
 
     Uses only the options for reading, grouping and limits. Progress is "lengths", "decode" or "tokenize", in bytes of
@@ -99,7 +99,7 @@ def measure(source: SourceLike, options: RowOptions, progress: Progress = silent
 def dataset_figures(
     source: SourceLike,
     *,
-    options: RowOptions,
+    options: PackOptions,
     documents_per_step: int = 64,
     for_report: bool = False,
     job: TrainingJob | None = None,
@@ -207,7 +207,7 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, keeps_rows: bool) -> RowFig
 
 def compare_lengths(
     source: SourceLike,
-    options: RowOptions,
+    options: PackOptions,
     max_lens: Sequence[int],
     documents_per_step: int = 64,
     progress: Progress = silent,
@@ -223,7 +223,7 @@ def compare_lengths(
 
 
 def compare_algorithms(
-    source: SourceLike, options: RowOptions, documents_per_step: int = 64, progress: Progress = silent
+    source: SourceLike, options: PackOptions, documents_per_step: int = 64, progress: Progress = silent
 ) -> Comparison:
     """Plan the rows of a dataset by every algorithm, and compare them.
 
@@ -254,7 +254,7 @@ def compare_algorithms(
     )
 
 
-def _figures_of(measured: Measured, plan: Plan, options: RowOptions, documents_per_step: int) -> Figures:
+def _figures_of(measured: Measured, plan: Plan, options: PackOptions, documents_per_step: int) -> Figures:
     """Return the figures of one of the plans that are compared."""
     rows = measured.follow(plan, options)
     return Figures(

@@ -11,13 +11,13 @@ from functools import partial
 from xxhash import xxh3_128_hexdigest
 
 from packer.checkpoints import Checkpoint
-from packer.engine import available_workers
+from packer.engine import available_workers, run_once
 from packer.errors import PackerError, SourceError
 from packer.inputs.format_reader import paths_of
 from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
-from packer.output.job import Job, Work, Written, claimed
+from packer.output.job import Job, Written, claimed
 from packer.output.output_place import name_after, refuse_inside
 from packer.output.request import Request, difference, names_and_sizes, request_of
 from packer.output.unfinished_output import Output
@@ -106,21 +106,23 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
         try:
             # Only a plan of the same rules is resumed.
             begun = replace(request, options={**request.options, "plan_version": PLAN_VERSION})
-            with claimed(out, begun, job, is_answered=partial(is_written, out, request)) as work:
+            with claimed(out, begun, job, is_answered=partial(is_written, out, request)) as (output, engine):
                 # Decode the files that cannot be mapped.
-                mapped = opened if opened.mapped else _decoded(opened, work, progress)
+                mapped = opened
+                if not opened.mapped:
+                    set_moment(opened, output.checkpoints, engine)
+                    mapped = spill_source(opened, output.spill, output.watched(progress), engine=engine)
                 watch.check()
                 watch = watch.of_mapped(mapped)
 
                 # Check every document, and that an interrupted run had the same source.
                 documents = _checked_documents(mapped, options, progress)
                 row_format = RowFormat.of(options, documents.table.extra)
-                _refuse_changed(work.output, documents.identity, overwrite=job.overwrite)
+                _refuse_changed(output, documents.identity, overwrite=job.overwrite)
 
                 # Plan the rows.
-                checkpoints, engine = work.output.checkpoints, work.engine
                 plan = plan_documents(
-                    documents, options, row_format, checkpoints=checkpoints, engine=engine, progress=progress
+                    documents, options, row_format, checkpoints=output.checkpoints, engine=engine, progress=progress
                 )
                 watch.check()
                 if options.split_at == "tokens":
@@ -135,11 +137,15 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                     leftovers=leftovers,
                     ranks=options.balance_ranks,
                 )
-                entries = write_shards(work.output, maker, options.shard_size, watch, engine, progress)
+                entries = write_shards(output, maker, options.shard_size, watch, engine, progress)
 
                 # Write the manifest, which completes the dataset.
                 totals = _totals(documents, plan.totals, entries, options)
-                return Written(record=publish(work, options, documents, totals, entries), output=out)
+                finish = partial(_finish, output, options.without_path(), documents, totals, entries)
+                manifest = run_once(engine, finish, output.is_complete)
+                if manifest is None:
+                    raise FinishedElsewhere
+                return Written(record=manifest, output=out)
         except FinishedElsewhere:
             return Written(record=read_manifest(out), output=out, finished_elsewhere=True)
 
@@ -150,16 +156,12 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
     if not is_packed(out):
         return None
     if not job.overwrite:
-        found, checked = check_complete(out, opened, request, job)
-        return Written(record=found, output=out, found_complete=True, checked=checked)
+        manifest = read_manifest(out)
+        checked = _check_complete(out, manifest, opened, request, job)
+        return Written(record=manifest, output=out, found_complete=True, checked=checked)
     refuse_replacing(out)
     read_manifest(out)  # only a dataset with a valid manifest is replaced
     return None
-
-
-def _decoded(opened: Source, work: Work, progress: Progress) -> Source:
-    set_moment(opened, work.output.checkpoints, work.engine)
-    return spill_source(opened, work.output.spill, work.output.watched(progress), engine=work.engine)
 
 
 def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
@@ -193,29 +195,18 @@ def _totals(documents: Documents, planned: PlanTotals, entries: Sequence[ShardEn
     return with_rejected(totals, documents.rejections) if options.on_error == "skip" else totals
 
 
-def publish(
-    work: Work,
-    options: PackOptions,
-    documents: Documents,
-    totals: Totals,
-    entries: Sequence[ShardEntry],
-) -> Manifest:
-    """Write the manifest of a dataset, and its small files, in one of all processes; return the manifest.
-
-    Raises `FinishedElsewhere` if another process has written it.
-    """
-    options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
-    shards = ShardTable.of(entries)
-
-    def finish() -> Manifest | None:
-        small = datasets_files(documents.identity, all_shard_names(len(shards)))
-        files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
-        if options.on_error == "skip":
-            files[REJECTED] = write_rejected_list(work.output, documents.rejections)
-        manifest = Manifest(options=options, source=documents.identity, totals=totals, shards=shards, files=files)
-        return manifest if work.output.finish(manifest.to_bytes(), small) else None
-
-    return work.publish(finish)
+def _finish(
+    output: Output, options: PackOptions, documents: Documents, totals: Totals, entries: Sequence[ShardEntry]
+) -> Manifest | None:
+    """Write the small files of a dataset and its manifest; return None if another process has just written it."""
+    small = datasets_files(documents.identity, all_shard_names(len(entries)))
+    files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
+    if options.on_error == "skip":
+        files[REJECTED] = write_rejected_list(output, documents.rejections)
+    manifest = Manifest(
+        options=options, source=documents.identity, totals=totals, shards=ShardTable.of(entries), files=files
+    )
+    return manifest if output.finish(manifest.to_bytes(), small) else None
 
 
 def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: bool) -> None:
@@ -230,31 +221,31 @@ def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: boo
     claimed.checkpoints.save("source", Checkpoint(facts=identity.to_dict()), lasting=True)
 
 
-def check_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> tuple[Manifest, str]:
+def _check_complete(out: AnyPath, manifest: Manifest, opened: Source, request: Request, job: Job) -> str:
     """Check that a complete dataset is what a pack of this source would write, and that its files are intact.
 
     Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
-    token is compared. Returns the manifest, and what was checked, in words.
+    token is compared. Returns what was checked, in words.
     """
-    manifest, progress, workers = read_manifest(out), job.progress, job.workers or available_workers()
     remedy = f"choose another --output, or {way_to_replace(out)}"
     found = _request_in(manifest)
     is_same = found == request.without_times
     if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
-        is_same = read_documents(opened, progress).identity == manifest.source
+        is_same = read_documents(opened, job.progress).identity == manifest.source
     if not is_same:
         raise PackerError(f"{out} is complete, packed {difference(found, request.without_times)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
     paths = [path for input_ in opened.inputs for path in paths_of(input_)]
     if len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths):
-        return manifest, "its shards have the recorded sizes, and no source file was written since"
+        return "its shards have the recorded sizes, and no source file was written since"
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")
     from packer.pipeline.verifying import compare_opened
 
-    fault = next(compare_opened(out, manifest, opened, workers=workers, progress=progress), None)
+    workers = job.workers or available_workers()
+    fault = next(compare_opened(out, manifest, opened, workers=workers, progress=job.progress), None)
     if fault is not None:
         raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
-    return manifest, "its shards have the recorded sizes, and hold every token of the source"
+    return "its shards have the recorded sizes, and hold every token of the source"
 
 
 def is_written(out: AnyPath, request: Request) -> bool:

@@ -20,7 +20,7 @@ from packer.errors import SourceError
 from packer.inputs.documents import TURN_STARTS, reading
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import Account
-from packer.options import CutOptions, RowOptions
+from packer.options import CutOptions, PackOptions
 from packer.plan.segments import Segments, cut_documents, documents_in
 from packer.progress import Progress, silent
 from packer.shards.writer import KeptValues
@@ -267,7 +267,7 @@ _READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
 class SegmentReader:
     """Cuts ranges of documents into segments. Can be pickled."""
 
-    options: RowOptions
+    options: PackOptions
     documents: int
 
     source: Documents | None = None

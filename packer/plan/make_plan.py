@@ -8,18 +8,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import prepare_for
 from packer.checkpoints import Checkpoints
 from packer.engine import Engine
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader
 from packer.plan.order_plan import plan_in_order
 from packer.plan.plan_partitions import plan_partitions, survey
 from packer.plan.rows import Plan
-from packer.plan.whole_plan import DocumentValues, plan_saved, plan_whole
+from packer.plan.whole_plan import DocumentValues, document_values, plan_whole
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
 from packer.sources.read_documents import Documents
@@ -31,7 +33,7 @@ shards would have other documents."""
 
 def plan_documents(
     documents: Documents,
-    options: RowOptions,
+    options: PackOptions,
     row_format: RowFormat,
     *,
     checkpoints: Checkpoints,
@@ -45,17 +47,19 @@ def plan_documents(
     """
     identity = documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
-    reader = SegmentReader(options=options, documents=identity.documents, source=documents)
-    rows_per_shard = row_format.rows_in(options.shard_size)
     planning = Planning(
-        reader=reader, rows_per_shard=rows_per_shard, checkpoints=checkpoints, engine=engine, progress=progress
+        reader=SegmentReader(options=options, documents=identity.documents, source=documents),
+        rows_per_shard=row_format.rows_in(options.shard_size),
+        checkpoints=checkpoints,
+        engine=engine,
+        progress=progress,
     )
-    return plan_saved(documents, planning) if options.is_planned_whole else _plan_by_tasks(planning)
+    return _plan(planning, lambda: document_values(documents, documents.table.extra, options))
 
 
 def plan_lengths(
     lengths: NDArray[np.int32],
-    options: RowOptions,
+    options: PackOptions,
     *,
     values: DocumentValues = DocumentValues(),  # noqa: B008 (immutable)
     threads: int = 1,
@@ -66,16 +70,17 @@ def plan_lengths(
     `values` are needed if options name columns for groups or limits. Errors are those of `plan_documents`.
     """
     prepare_for(documents=len(lengths))
-    rows_per_shard = RowFormat.of(options).rows_in(options.shard_size)
-    reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths)
+    planning = Planning(
+        reader=SegmentReader(options=options, documents=len(lengths), lengths=lengths),
+        rows_per_shard=RowFormat.of(options).rows_in(options.shard_size),
+        engine=Engine(workers=threads),
+        progress=progress,
+    )
+    return _plan(planning, lambda: values)
+
+
+def _plan(planning: Planning, values_of: Callable[[], DocumentValues]) -> Plan:
+    options = planning.reader.options
     if options.is_planned_whole:
-        return plan_whole(reader.all_segments(), values, options, rows_per_shard=rows_per_shard)
-    engine = Engine(workers=threads)
-    return _plan_by_tasks(Planning(reader=reader, rows_per_shard=rows_per_shard, engine=engine, progress=progress))
-
-
-def _plan_by_tasks(planning: Planning) -> Plan:
-    """Plan rows without groups or limits; hold nothing per document."""
-    if planning.reader.options.keeps_order:
-        return plan_in_order(planning)
-    return plan_partitions(planning, survey(planning))
+        return plan_whole(planning, values_of)
+    return plan_in_order(planning) if options.keeps_order else plan_partitions(planning, survey(planning))

@@ -18,7 +18,7 @@ from packer.algorithms.patterns import Rows
 from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.checkpoints import Checkpoint, make_checkpoint
 from packer.manifest_fields import PlanTotals
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader, each_chunk, require_segments
 from packer.plan.rows import LocatedRows
 from packer.plan.segments import Segments
@@ -29,7 +29,7 @@ STRETCH = 1 << 20
 _MARKS = ("rows", "documents", "skipped")  # arrays of the checkpoint
 
 
-def _arrange(options: RowOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
+def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
     """Arrange the next documents, of which the first ones may go into `open_row`."""
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, OrderAlgorithm)

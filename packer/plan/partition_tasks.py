@@ -24,7 +24,7 @@ from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns, Rows
 from packer.checkpoints import Checkpoint, Checkpoints
 from packer.manifest_fields import PlanTotals
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.permute import key_of, permute_all
 from packer.plan.cutting import SegmentReader
 from packer.plan.partitions import Partitions
@@ -107,7 +107,7 @@ class PartitionJob:
     """Whether segments from anywhere in the order may close a row that is drawn."""
 
     @property
-    def options(self) -> RowOptions:
+    def options(self) -> PackOptions:
         """Options of the pack."""
         return self.reader.options
 

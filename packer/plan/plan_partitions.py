@@ -22,7 +22,7 @@ from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
 from packer.checkpoints import Checkpoint, make_checkpoint, run_stage
 from packer.manifest_fields import Account, PlanTotals
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.plan.cutting import Planning, each_chunk, require_segments
 from packer.plan.partition_tasks import (
     Method,
@@ -117,7 +117,7 @@ class _Planner:
     lower_bound: int
 
     @property
-    def options(self) -> RowOptions:
+    def options(self) -> PackOptions:
         """Options of the pack."""
         return self.planning.reader.options
 

@@ -15,13 +15,13 @@ from packer.algorithms.index_arrays import extents_of, joined_ranges, sorted_ind
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns, Rows
 from packer.manifest_fields import PlanTotals
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.permute import key_of, permute_all, permute_runs
 from packer.plan.segments import Segments, documents_in
 from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 
-def solve_histogram(options: RowOptions, histogram: NDArray[np.int64]) -> Patterns:
+def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
     """Pack a histogram, int64 of shape (max_len + 1,), with the algorithm in the options."""
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)

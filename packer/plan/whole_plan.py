@@ -19,7 +19,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.checkpoints import Checkpoint, make_checkpoint
 from packer.errors import SourceError
 from packer.manifest_fields import GroupTotals, PlanTotals
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.plan.cutting import Planning
 from packer.plan.rows import LocatedRows, collected_rows, even_cuts, solve_histogram, sorted_by_extent
 from packer.plan.segments import Segments
@@ -69,27 +69,30 @@ class DocumentValues:
     """Function that names a document in messages."""
 
 
-def plan_saved(documents: Documents, planning: Planning) -> WholePlan:
-    """Plan rows with groups or limits; the whole plan is saved as one checkpoint, and then mapped."""
-    options, rows_per_shard = planning.reader.options, planning.rows_per_shard
+def plan_whole(planning: Planning, values_of: Callable[[], DocumentValues]) -> WholePlan:
+    """Plan rows with groups or under limits; the whole plan is saved as one checkpoint, and then mapped.
+
+    Raises a SourceError if a document takes too much.
+    """
+    options = planning.reader.options
     segments = planning.reader.all_segments()
 
     def make() -> Checkpoint:
-        values = document_values(documents, documents.table.extra, options)
-        plan = plan_whole(segments, values, options, rows_per_shard=rows_per_shard)
-        arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.values}
-        return Checkpoint(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
+        place = _place_under_limits if options.limit else _place_groups
+        placed, totals = place(segments, values_of(), options)
+        arrays = {"row_starts": placed.row_starts, "slots": placed.values}
+        return Checkpoint(facts={"totals": totals.to_dict()}, arrays=arrays)
 
     checkpoint = make_checkpoint(planning.checkpoints, "plan", make, planning.engine, lasting=True)
     return WholePlan(
         placed=Rows(values=checkpoint.arrays["slots"], row_starts=checkpoint.arrays["row_starts"]),
         segments=segments,
-        rows_per_shard=rows_per_shard,
+        rows_per_shard=planning.rows_per_shard,
         totals=PlanTotals.from_dict(checkpoint.facts["totals"]),
     )
 
 
-def document_values(documents: Documents, extra: Mapping[str, Chunks], options: RowOptions) -> DocumentValues:
+def document_values(documents: Documents, extra: Mapping[str, Chunks], options: PackOptions) -> DocumentValues:
     """Read the groups of documents, and what they take of limits; raise a SourceError if values cannot be used."""
     return DocumentValues(
         groups=None if options.group_by is None else _groups(extra[options.group_by], options.group_by),
@@ -123,29 +126,20 @@ def _limited(column: Chunks, name: str, documents: Documents) -> NDArray[np.int3
     return np.concatenate(parts)
 
 
-def plan_whole(segments: Segments, values: DocumentValues, options: RowOptions, *, rows_per_shard: int) -> WholePlan:
-    """Plan rows with groups or under limits; raise a SourceError if a document takes too much."""
-    if options.limit:
-        return _plan_under_limits(segments, values, options, rows_per_shard)
-    assert values.groups is not None
-    return _plan_groups(segments, values.groups, options, rows_per_shard)
-
-
-def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: RowOptions, rows_per_shard: int) -> WholePlan:
-    """Plan rows with documents of one group only."""
-    solve = partial(solve_histogram, options)
+def _place_groups(segments: Segments, values: DocumentValues, options: PackOptions) -> tuple[Rows, PlanTotals]:
+    """Place the documents of each group in rows of their own."""
+    groups, solve = values.groups, partial(solve_histogram, options)
+    assert groups is not None
     placed = pack_by_group(segments, groups, solve, max_segments=options.max_segments, seed=options.seed)
-    rows = len(placed)
-    totals = PlanTotals.of(
+    return placed, PlanTotals.of(
         segments.account,
         max_len=options.max_len,
         segments=len(placed.values),
-        rows=rows,
-        pool_rows=rows,
-        lower_bound=least_rows(segments, groups, options),
+        rows=len(placed),
+        pool_rows=len(placed),
+        lower_bound=together_bound(segments, groups, options.max_segments),
         groups=group_totals(groups, solve(segments.histogram).packs),
     )
-    return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
 
 
 def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
@@ -157,10 +151,8 @@ def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
     )
 
 
-def _plan_under_limits(
-    segments: Segments, values: DocumentValues, options: RowOptions, rows_per_shard: int
-) -> WholePlan:
-    """Plan rows in which tokens and further columns stay within their limits; no document may be split."""
+def _place_under_limits(segments: Segments, values: DocumentValues, options: PackOptions) -> tuple[Rows, PlanTotals]:
+    """Place documents so that tokens and further columns of a row stay within their limits; none may be split."""
     numbers = segments.numbers()
     pieces = segments.locate(numbers)
     documents = pieces["document"]
@@ -180,14 +172,13 @@ def _plan_under_limits(
             lower_bound(segments.histogram, options.max_segments), int(vector_bounds(demands, capacities).max())
         ),
     )
-    placed = Rows(values=numbers[placed.values], row_starts=placed.row_starts)
-    return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
+    return Rows(values=numbers[placed.values], row_starts=placed.row_starts), totals
 
 
 def _refuse_above(
     taken: Mapping[str, NDArray[np.int32]],
     documents: NDArray[np.int64],
-    options: RowOptions,
+    options: PackOptions,
     describe: Callable[[int], str],
 ) -> None:
     """Raise a SourceError if a document exceeds a limit; `taken` has the values of `documents`, by column."""
@@ -275,16 +266,6 @@ def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: 
     large = np.bincount(of_segments[2 * extents.astype(np.int64) > segments.max_len], minlength=len(tokens))
     number = np.bincount(of_segments)
     return int(np.maximum(np.maximum(-(-tokens // segments.max_len), -(-number // limit)), large).sum())
-
-
-def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: RowOptions) -> int:
-    """Return a lower bound on the rows of any packing of whole segments, without solving.
-
-    `groups` has the group of each document.
-    """
-    if groups is not None:
-        return together_bound(segments, groups, options.max_segments)
-    return lower_bound(segments.histogram, options.max_segments)
 
 
 class GroupedSegments(NamedTuple):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.manifest_fields import PlanTotals
 from packer.notebook_table import html_table
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.report.charts import ShownRow
 from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
 from packer.report.plain_text import count_of, fewest, number, percent, render_bars, render_table, share
@@ -26,7 +26,7 @@ class Figures:
     Printed, they are what `packer stats` prints; in a notebook, a table.
     """
 
-    options: RowOptions
+    options: PackOptions
     totals: PlanTotals
     """What became of every document and token; `Totals` if the rows exist."""
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from packer.arrow import has_dtype, numpy_dtype
 from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE_INPUT_IDS, input_ids_in
 from packer.errors import SourceError
-from packer.options import RowOptions
+from packer.options import PackOptions
 
 PADDING = -1
 """doc_id of a padding tail."""
@@ -42,7 +42,7 @@ class RowFormat:
     """Types of the values of columns kept from the source with a value per token: numbers, or fixed-size lists."""
 
     @classmethod
-    def of(cls, options: RowOptions, extra: Mapping[str, pa.ChunkedArray] | None = None) -> RowFormat:
+    def of(cls, options: PackOptions, extra: Mapping[str, pa.ChunkedArray] | None = None) -> RowFormat:
         """Return the format that options ask for, with the columns to keep that are among `extra`, of the source.
 
         Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.

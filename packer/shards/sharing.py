@@ -13,7 +13,7 @@ from packer.arrow import as_arrow, as_numpy, as_scalar, format_value
 from packer.arrow import compute as pc
 from packer.column_names import TREE
 from packer.errors import SourceError
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.shards.structure import RowSegments
 from packer.token_memory import list_lengths
 from packer.token_memory.prefix_trees import first_wrong_tree
@@ -69,7 +69,7 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
     return codes
 
 
-def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: RowOptions) -> tuple[int, str] | None:
+def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOptions) -> tuple[int, str] | None:
     """Find a row of a valid batch that holds too many segments, or segments that must not share a row.
 
     Returns the number of the row in the batch and words for a message that starts with the row, or None. Groups are
@@ -97,7 +97,7 @@ def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: RowOpti
 
 
 def group_fault(
-    rows: NDArray[np.int64], groups: pa.DictionaryArray, options: RowOptions, describe: Callable[[int], str]
+    rows: NDArray[np.int64], groups: pa.DictionaryArray, options: PackOptions, describe: Callable[[int], str]
 ) -> tuple[int, str] | None:
     """Find the first row that holds two groups.
 

@@ -12,7 +12,7 @@ from packer.algorithms.index_arrays import extents_of
 from packer.arrow import as_numpy, has_dtype
 from packer.column_names import TREE
 from packer.errors import first_line
-from packer.options import RowOptions
+from packer.options import PackOptions
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
 
@@ -128,7 +128,7 @@ def documents_fault(segments: RowSegments, manifest: Manifest) -> str | None:
     return f"document {others[0]:,} is not of the source, 0 to {documents - 1:,}" if len(others) else None
 
 
-def _kept_fault(batch: pa.RecordBatch, options: RowOptions) -> str | None:
+def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
     """Return the first fault in the columns kept from the source, or None; they have a value per segment or per token.
 
     The batch must have no `_structure_fault`.
