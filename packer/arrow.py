@@ -104,7 +104,7 @@ def strings(values: Sequence[str | None]) -> pa.StringArray:
 
 
 def of_one_type(values: Sequence[Any]) -> pa.Array | None:
-    """Convert texts, numbers of one type or booleans, or null, as `pa.array` does; None if others or too large."""
+    """Convert texts, booleans, numbers of one type, or null, as `pa.array` does; None for other or too large values."""
     kinds = {*map(type, values)} - {type(None)}
     if not kinds:
         return pa.nulls(len(values))

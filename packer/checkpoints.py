@@ -122,7 +122,7 @@ class Checkpoints:
             yield checkpoint
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the facts of the checkpoints "STAGE-NUMBER" that exist, by number; a folder is listed once."""
+        """Return the facts of the checkpoints "STAGE-NUMBER" that exist, by number; lists their folder once."""
         names = {str(number): 0 for number in numbers}
         sizes = names if self.store is None else self.store.sizes(f"{self.folder}/{stage}", among=names)
         facts = self._each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
@@ -180,7 +180,7 @@ def _run_saved(
 def make_checkpoint(
     checkpoints: Checkpoints, name: str, make: Callable[[], Checkpoint], engine: Engine, *, lasting: bool = False
 ) -> Checkpoint:
-    """Return the checkpoint of a stage with a single task; if there is none yet, `make` it in one of all processes."""
+    """Return the checkpoint of a stage with a single task; if it does not exist yet, one process calls `make`."""
     checkpoint: Checkpoint | None = None
 
     def is_made() -> bool:

@@ -35,8 +35,8 @@ AHEAD = 3
 _DECODED_AHEAD = 1  # results of a `DecodePool` that may wait, beyond one per worker
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
-"""Function from numbers of tasks to those whose files exist. It is called with many numbers, because each call takes a
-request in object storage."""
+"""Function that returns which of some tasks, given by number, have left their files. It is called with many numbers,
+because each call takes a request in object storage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class Engine:
     ) -> Iterator[Result]:
         """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
 
-        `local` is the task for threads of this process, if these can share more than is pickled.
+        `local` is the same task for threads of this process, which can share more than can be pickled.
         """
         return run_tasks(local or task, numbers, self.workers)
 
@@ -183,7 +183,7 @@ class DecodePool:
                 self._let_go(pending)
 
     def _let_go(self, pending: deque[Future[Result]]) -> None:
-        """Let another result be computed ahead, unless the reader was waiting for this one."""
+        """Let another result be computed ahead, unless the reader was waiting for this result."""
         if pending:
             self._ahead.release()
 

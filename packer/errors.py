@@ -22,7 +22,7 @@ class PackerError(Exception):
 
 
 class OptionError(PackerError):
-    """Options that no dataset could make right: a value outside its limits, or two that exclude each other.
+    """Options that are wrong for any dataset: a value outside its limits, or two that exclude each other.
 
     The command line exits with 2, as it does for an option that does not exist.
     """

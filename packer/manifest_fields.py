@@ -104,7 +104,7 @@ class TextIdentity(JsonRecord):
 
     @property
     def requested(self) -> TextIdentity:
-        """The identity before an output is begun, which sets the moment."""
+        """Return the identity without the moment, which is set when an output is begun."""
         return replace(self, moment=None)
 
 
@@ -273,10 +273,10 @@ class Totals(PlanTotals):
     """Documents that gigatoken tokenized; None if there are none. All other facts are the same without it."""
 
     tokens_shared: Count | None = None
-    """Tokens that are in no row, because trees store beginnings of documents once; None if they do not."""
+    """Tokens that are in no row, because trees store beginnings of documents once; None without trees."""
 
     documents_rejected: Mapping[str, Count] | None = None
-    """Documents that could not be used, by reason; None if one would have been an error."""
+    """Documents that could not be used, by reason; None without `--on-error skip`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

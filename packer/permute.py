@@ -92,7 +92,7 @@ def permute_runs(starts: NDArray[np.int64], key: np.uint64, purpose: int, first:
 
 
 def permuted_all(indices: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return where permutations of 0 to size - 1 take indices, in a time that does not grow with the sizes.
+    """Return where permutations of 0 to size - 1 move indices, in a time that does not grow with the sizes.
 
     Each is a Feistel network on the next power of 4, walked until it is below the size (Black and Rogaway, "Ciphers
     with Arbitrary Finite Domains", 2002). Other sizes or keys give other permutations. The arrays have one shape.

@@ -33,13 +33,13 @@ class Processes(Engine):
     is_local: ClassVar[bool] = False
 
     def threads(self, tasks: int) -> int:
-        """Return the number of threads for each of the processes that run so many tasks."""
+        """Return the number of threads for each of the processes that run `tasks` tasks."""
         return max(1, self.workers // max(1, tasks))
 
     def run(
         self, task: Callable[[int], Result], numbers: Sequence[int], local: Callable[[int], Result] | None = None
     ) -> Iterator[Result]:
-        """Run tasks in processes. Their errors are raised as they are; a process that was killed is a PackerError."""
+        """Run tasks in processes. Raises their errors unchanged, and a PackerError if a process was killed."""
         content = pickle.dumps(task)
         idle: SimpleQueue[TaskProcess] = SimpleQueue()
         # the library of tokenizers would start a thread for each core in every process

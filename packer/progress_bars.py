@@ -47,8 +47,8 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     """Show the progress of each stage on stderr, and print log messages there.
 
     A terminal gets a bar for each stage that takes more than a second, and messages about work whose progress cannot be
-    measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A process
-    that works silently, because another one shows all this, prints only messages about itself.
+    measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A silent
+    process, whose progress another one shows, prints only messages about itself.
     """
     shown, handler = logging.getLogger("packer.ranks" if silently else "packer"), logging.StreamHandler()
     handler.setFormatter(_Lines("packer: %(message)s"))
@@ -69,7 +69,7 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def python_progress(progress: Progress | bool) -> Iterator[Progress]:
-    """Return the callback that a user gives, or for True one that draws bars on a terminal and in a notebook only."""
+    """Return the user's callback or, for True, one that draws bars on terminals and in notebooks only."""
     if not isinstance(progress, bool):
         yield progress
     elif progress and _has_bars():

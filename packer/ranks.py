@@ -94,7 +94,7 @@ def rank_of(ranks: str | None, environ: Mapping[str, str] = os.environ) -> RankO
 
 @dataclass(kw_only=True, slots=True)
 class Heartbeats:
-    """The files by which ranks know that others are alive."""
+    """Files that show ranks which others are alive."""
 
     store: Store
     patience: float = field(default_factory=lambda: PATIENCE)
@@ -104,7 +104,7 @@ class Heartbeats:
     """Whether this process does not know of any others."""
 
     _signs: dict[int, tuple[str, float, float]] = field(default_factory=dict)
-    """What was last read of each rank, when that had changed, and when it was read."""
+    """For each rank: the heartbeat that was last read, when it last changed, and when it was read."""
 
     _begun: float = field(default_factory=time.monotonic)
     _who: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -118,7 +118,7 @@ class Heartbeats:
 
     @contextlib.contextmanager
     def shown(self, rank: int, is_complete: Callable[[], bool]) -> Iterator[None]:
-        """Show the heartbeat of a rank; at the end, say that it has left, or why the source cannot be packed.
+        """Write heartbeats of a rank; at the end, write that it has left, or why the source cannot be packed.
 
         Once the output is complete, no heartbeat may stay.
         """
@@ -204,7 +204,7 @@ class Heartbeats:
             self._write(str(count))
 
     def _write(self, word: str) -> None:
-        """Replace the heartbeat of this rank; if the output is complete or lost, nobody reads it."""
+        """Replace the heartbeat of this rank, unless the output is complete or lost, when nobody reads it."""
         with contextlib.suppress(OSError, ClaimLostError):
             self.store.put(_name(self._rank), f"{self._who} {word}".encode(), lasting=False)
 
@@ -269,4 +269,4 @@ class Ranks(Engine):
             if task % self.ranks == self.rank
             or (task % self.ranks in gone and left[task // self.ranks % len(left)] == self.rank)
         ]
-        return mine[: self.workers]  # few, because one who was only late may be back
+        return mine[: self.workers]  # few, because a rank that was only late may be back

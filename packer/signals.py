@@ -30,7 +30,7 @@ def handle_from_the_start() -> None:
 def noted() -> Iterator[None]:
     """Remember SIGINT and SIGTERM for `raise_if_interrupted`, unless they are ignored or handled elsewhere.
 
-    Nothing is raised where the signal strikes. A second signal ends the process at once, by that signal.
+    No exception is raised in the running code. A second signal ends the process at once.
     """
     ours = _unhandled()
     usual = {number: signal.getsignal(number) for number in ours}

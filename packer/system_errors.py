@@ -41,8 +41,8 @@ def shortage(error: BaseException) -> str | None:
 def check_address_space(needed: int, what: str) -> None:
     """Raise MemoryError if fewer than `needed` bytes of address space are left for code that would abort the process.
 
-    Such are LLVM and the library of tokenizers. Where `ulimit -v` sets no limit, nothing is looked at. Other threads
-    may take what is left in the meantime, so `needed` has to be generous.
+    LLVM and the library of tokenizers do so. Without a limit by `ulimit -v`, nothing is checked. Other threads may take
+    what is left in the meantime, so `needed` has to be generous.
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
@@ -59,7 +59,7 @@ def shortage_behind(error: BaseException) -> str | None:
 
 
 def hub_is_unreachable(error: BaseException) -> bool:
-    """Whether an error, or one that led to it, is that the Hugging Face Hub did not answer.
+    """Whether an error, or one that caused it, means that the Hugging Face Hub did not answer.
 
     The types of errors differ with the version of huggingface_hub and its HTTP library, their names do not.
     """
@@ -70,7 +70,7 @@ def hub_is_unreachable(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that led to it, the nearest first."""
+    """Yield an error and its causes, the nearest first."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

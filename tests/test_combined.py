@@ -406,7 +406,7 @@ def test_what_makes_no_combination_is_refused(paths, weights, options, message):
 
 def test_what_only_one_dataset_has_is_looked_for_there(paths):
     dataset = packer.load(list(paths.values()))
-    with pytest.raises(PackerError, match="a document is looked for in one dataset: `datasets` has them"):
+    with pytest.raises(PackerError, match="document numbers belong to one dataset: ask that one"):
         dataset.find(3)
     assert dataset.datasets[1].manifest.totals.documents_packed == 11
     with pytest.raises(PackerError, match=r"rows are numbered up to 2\^63: choose a smaller epoch"):

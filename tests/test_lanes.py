@@ -169,7 +169,7 @@ def test_a_dataset_in_object_storage_is_read_in_lanes(global_batch, lanes):
 
 
 def test_imbalance_is_not_measured_in_lanes():
-    with pytest.raises(PackerError, match="lanes is 2: work is compared for rows that are shuffled as a whole only"):
+    with pytest.raises(PackerError, match="lanes is 2: the imbalance is known only for rows that are"):
         packer.BatchSampler(rows_in([20, 30]), global_batch=8, lanes=2).imbalance()
 
 

@@ -209,11 +209,11 @@ def test_a_row_that_a_dataset_leaves_out_may_have_another_number_of_values(tmp_p
         (pa.list_(pa.list_(pa.list_(pa.int8()))), "expected lists of numbers, one for each token"),
         (
             pa.list_(pa.list_(pa.bool_())),
-            "holds lists of fixed_size_list.*bool.*: save equally many numbers per token, int8 for bool",
+            "holds lists of fixed_size_list.*bool.*: save the same number of values for every token, and int8 for bool",
         ),
         (
             pa.list_(pa.list_(pa.int8(), 0)),
-            r"holds lists of fixed_size_list<item: int8>\[0\]: save equally many numbers",
+            r"holds lists of fixed_size_list<item: int8>\[0\]: save the same number of values",
         ),
     ],
 )

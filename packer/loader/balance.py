@@ -11,7 +11,7 @@ from packer.loader.dataset import PackedDataset
 from packer.shards.row_format import PADDING
 
 WINDOW = 8
-"""Consecutive steps whose rows are divided anew where no other number is chosen."""
+"""Default number of consecutive steps whose rows are divided anew."""
 
 EVEN_ENOUGH = 1.001
 """Largest work of a batch, relative to the mean, that is not evened out further."""
@@ -41,11 +41,11 @@ def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
 def steps_of_like_work(
     order: NDArray[np.int64], costs: NDArray[np.int64], *, size: int, window: int
 ) -> NDArray[np.int64]:
-    """Return the rows of an epoch in another order, in which each step, of `size` rows, has rows of like cost.
+    """Return the rows of an epoch in an order in which the `size` rows of a step have similar costs.
 
     The rows of at most `window` consecutive steps are sorted by cost and cut into as many steps. Where each rank has
     one row at a time, no other division of these rows lets ranks wait less. Steps of a window come in the order of
-    their first rows in `order`, so that costs do not fall through the window. Rows that fill no step stay at the end.
+    their first rows in `order`, so that costs do not decrease within a window. Rows that fill no step stay at the end.
 
     `order` has the row numbers, shape (rows,), and `costs` the cost of each of them, in the same order. Rows 4, 5, 6
     and 7 of costs [1, 9, 2, 8] in steps of 2 and a window of 2 -> [4, 6, 5, 7].
@@ -61,11 +61,11 @@ def steps_of_like_work(
 
 
 def order_for_readers(costs: NDArray[np.int64], *, first: int, ranks: int) -> NDArray[np.int64]:
-    """Return the order of a shard's rows in which every `ranks` consecutive rows of the dataset have like cost.
+    """Return the order of a shard's rows in which every `ranks` consecutive rows of the dataset have similar costs.
 
     `costs`, shape (rows,), has the cost of each row, and `first` the number of the shard's first row in the dataset.
-    Groups within the shard are steps of like work over a window of WINDOW. A group that two shards share gets rows
-    of median cost from both, because shards are samples of one corpus.
+    Groups within the shard are formed as by `steps_of_like_work`, with a window of WINDOW. A group that two shards
+    share gets rows of median cost from both, because shards are samples of one corpus.
     """
     rows = len(costs)
     begun = min(-first % ranks, rows)  # rows that complete the group begun by the shard before

@@ -58,7 +58,7 @@ class BatchSampler:
         balance: number of consecutive steps whose rows are divided anew, so that the rows of a step take equally long
             to train on and ranks wait less for each other. Work is the sum of squared segment lengths, to which the
             cost of attention is proportional. With 1, rows stay in their step, and only its batches are balanced; more
-            helps where a rank has few rows in a step, but makes steps of like documents, with which a small model
+            helps where a rank has few rows in a step, but makes steps of similar documents, with which a small model
             reached a higher loss. None, the default, keeps plain order. Not for lanes.
         lanes: number of lanes, a multiple of world_size that divides the global batch; None shuffles the whole dataset.
             The default for a dataset in object storage is the largest divisor of the global batch up to 16.
@@ -116,7 +116,7 @@ class BatchSampler:
         self._yielded = 0  # batches of this epoch that were yielded on this rank
         self._resumed = False
         self._told: int | None = None  # epoch of the last `set_epoch`, if no pass has begun since
-        self._empty_passes = 0  # passes without batches to come, because their epoch is over
+        self._empty_passes = 0  # coming passes that have no batches, because their epoch is over
 
     @property
     def steps(self) -> int:
@@ -260,7 +260,7 @@ class BatchSampler:
         }
 
     def _dealing(self) -> dict[str, Any]:
-        """Settings that divide a global batch. A state from its middle requires equal ones, or turns that end alike."""
+        """Settings that divide a global batch. To resume inside one, they must be equal, or a turn must end there."""
         return {"rows": self.rows, "world_size": self.world_size, "balance": self.balance is not None}
 
     def imbalance(self) -> float:
@@ -273,7 +273,9 @@ class BatchSampler:
             PackerError: the rows are read in lanes.
         """
         if self.lanes is not None:
-            raise PackerError(f"lanes is {self.lanes}: work is compared for rows that are shuffled as a whole only")
+            raise PackerError(
+                f"lanes is {self.lanes}: the imbalance is known only for rows that are shuffled without lanes"
+            )
         order = self._order()
         work = np.zeros((self.steps, self.accumulation, self.world_size), np.int64)
         for step in range(self.steps):

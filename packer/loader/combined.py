@@ -59,7 +59,7 @@ class CombinedDataset(PackedDataset):
         self._seed = seed
         self.max_len = datasets[0].max_len
         self._ends = np.cumsum(counts)
-        # Rows of a dataset of which an epoch has all, equally often, keep the order on disk.
+        # If an epoch uses all rows of a dataset equally often, they keep the order on disk.
         self._streams = [
             RowStream(
                 dataset.shard_rows,
@@ -166,7 +166,7 @@ class CombinedDataset(PackedDataset):
         return np.stack([shards, ends - counts, ends], axis=1)
 
     def stored_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows among those of all datasets, one dataset after the other, that have these numbers."""
+        """Return the places of some rows among the stored rows of all datasets, as `segments` yields them."""
         sources, rows = self._located(numbers)
         return np.asarray(self._first_stored)[sources] + rows
 
@@ -200,8 +200,8 @@ class CombinedDataset(PackedDataset):
             yield from dataset.segments()
 
     def find(self, doc_id: int) -> NoReturn:
-        """Refuse, because a document is one of a dataset."""
-        raise PackerError("a document is looked for in one dataset: `datasets` has them, as in datasets[0].find(5)")
+        """Raise a PackerError, because document numbers belong to one dataset."""
+        raise PackerError("document numbers belong to one dataset: ask that one, as in datasets[0].find(5)")
 
     def _by_dataset(self, shards: Sequence[int]) -> list[tuple[int, ...]]:
         """Return the shards of each dataset, as numbered there."""

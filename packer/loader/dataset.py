@@ -257,7 +257,7 @@ class PackedDataset:
         if self._cache is not None:
             self._cache.fetch_ahead(shards, upcoming)
 
-    # Rows of an epoch, for `BatchSampler`. Only a combined dataset has other rows in each.
+    # Rows of an epoch, for `BatchSampler`. Only in a combined dataset do they differ between epochs.
 
     def first_number(self, epoch: int) -> int:
         """Return the number of the first row of an epoch."""

@@ -102,13 +102,13 @@ def rows(
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
 ) -> DocumentRows:
-    """Open a packed dataset, of which only the documents of each row are needed.
+    """Open a packed dataset to read only which documents each row has.
 
     It may be an index of tokens or of lengths alone (`packer pack --lengths`), or a copied dataset.
 
     Args:
-        path: folder of the dataset, or its address in object storage; or several, as in `load`, of which each segment
-            then names its own: (doc_id, start, length, source).
+        path: folder of the dataset, or its address in object storage; or several, as in `load`: each segment then names
+            its dataset, too: (doc_id, start, length, source).
         cache_dir: as in `load`.
         cache_bytes: as in `load`.
 

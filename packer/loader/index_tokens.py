@@ -232,7 +232,7 @@ class _SourceColumn:
     """A column of lists, whose chunks may have any layout and integer type, and whose offsets have been checked.
 
     `dtype` is the type of a token's values in rows, by default int32 if it holds all integers of the column, or int64;
-    `wraps` says that it does not hold all of them, so that values must be checked as they are in the source.
+    `wraps` is True if it cannot hold every value, so that values are checked in their type in the source.
     """
 
     def __init__(self, column: TokenColumn, dtype: np.dtype[Any] | None = None) -> None:

@@ -41,11 +41,11 @@ def load(
     processes of a node when they are needed, or ahead by `BatchSampler`. A process hashes each shard before its first
     use; a shard in the cache that does not match the manifest is fetched again.
 
-    Several datasets are a list of paths, for all rows of all, or a mapping of paths to weights, as in
-    `packer.load({"web-packed-4096": 0.7, "code-packed-4096": 0.3}, tokens="10B")`.
-    A weight is a share of the rows. As rows are full, it is a share of the tokens, too; the `repr` has the exact ones.
-    In every epoch, it is exact to a row. The next epoch goes on in a dataset where the last one stopped, so that all
-    its rows are used equally often, give or take one. The column `source` of a row has the number of its path, from 0.
+    Pass several datasets as a list of paths, to read all rows of all, or as a mapping of paths to weights, as in
+    `packer.load({"web-packed-4096": 0.7, "code-packed-4096": 0.3}, tokens="10B")`. A weight is a share of the rows. It
+    is exact to a row in every epoch. Because rows are full, it is nearly the share of the tokens; the `repr` has the
+    exact shares. The next epoch goes on in a dataset where the last one stopped, so that all its rows are used equally
+    often, give or take one. The column `source` of a row has the number of its path, from 0.
 
     Args:
         path: folder of the packed dataset, or its address in object storage (needs the extra `store`); or several.

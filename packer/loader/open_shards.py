@@ -213,7 +213,7 @@ def _masked(column: pa.Array) -> NDArray[Any]:
         return np.ma.MaskedArray(as_numpy(column), mask=False)
     mask = as_numpy(column.is_null())
     values = as_numpy(pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], 0, column.offset))
-    filler = math.nan if values.dtype.kind == "f" else 0  # NaN, in case that the mask is dropped
+    filler = math.nan if values.dtype.kind == "f" else 0  # NaN, in case the mask is dropped
     return np.ma.MaskedArray(np.where(mask, values.dtype.type(filler), values), mask=mask)
 
 

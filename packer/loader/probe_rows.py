@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 def make_parts(max_len: int, *, has_tree: bool) -> Iterator[Part]:
-    """Yield the documents of rows of `max_len` tokens, of which the first may be a tree: then its nodes."""
+    """Yield the documents of rows of `max_len` tokens; if the first is a tree, yield its nodes instead."""
     for row, shares in enumerate(SHARES):
         parents = [-1] * len(shares)
         if has_tree and not row:
@@ -84,7 +84,7 @@ def _whole_rows(
 def _row_of_path(
     parts: Sequence[Part], number: int, tokens: NDArray[np.int64], max_len: int
 ) -> dict[str, NDArray[Any]]:
-    """Return a row of a document alone, and padding; of a tree, of the nodes above a node, which alone is trained."""
+    """Return a row with one document and padding; for a node of a tree, with the untrained nodes above it, too."""
     places = np.concatenate([parts[each].places for each in path_to(parts, number)])
     ids, labels = np.zeros(max_len, np.int64), np.full(max_len, NO_LOSS)
     trained = len(parts[number].places) - 1
@@ -102,7 +102,7 @@ def _row(
 
 
 def _with_tree(row: dict[str, NDArray[Any]], parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
-    """Return a row as one of a dataset of trees, whose first document has the nodes among `parts`, if any."""
+    """Return a row as a dataset of trees has it; its first document has the nodes among `parts`, if any."""
     trees = np.fromiter(([] for _ in row["doc_ids"]), dtype=object, count=len(row["doc_ids"]))
     if parts:
         nodes = zip(parts[: len(TREE_PARENTS)], range(len(TREE_PARENTS)), strict=True)

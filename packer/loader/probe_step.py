@@ -121,9 +121,9 @@ class _Job:
         weights: NDArray[np.float64] | float | None = None,
         probed: NDArray[np.int64] | None = None,
     ) -> _Run:
-        """Run the step on rows as of `make_rows`, and gather what it returns.
+        """Run the step on rows from `make_rows`, and gather what it returns.
 
-        With `weights` of this process's losses, there is a backward pass, in which `probed` are token ids.
+        With `weights` for the losses of this process, run a backward pass, too; `probed` are then token ids.
         """
         rows = make_rows(self.parts, tokens, self.max_len, trained=trained, alone=alone)
 
@@ -323,7 +323,7 @@ def _backward(
             parameters[id(node.variable)] = node.variable
         if probed is not None and node.name() == "EmbeddingBackward0":
             ids = _local(node._saved_indices).flatten()
-            if 2 * (ids.diff() == 1).sum() < len(ids):  # otherwise positions, for which no tokens here can be taken
+            if 2 * (ids.diff() == 1).sum() < len(ids):  # consecutive ids are positions, not tokens
                 reached.append(0.0)
                 node.register_prehook(partial(_note_gradient, ids, probed, reached))
         following = {each for each, _ in node.next_functions if each is not None} - seen
@@ -346,7 +346,7 @@ def _note_gradient(ids: Any, probed: NDArray[np.int64], reached: list[float], gr
 
 
 def _projected(gradient: Any) -> NDArray[np.float64]:
-    """Return products of a gradient with random vectors of 1 and -1, which are the same for all of its size."""
+    """Return products of a gradient with random vectors of 1 and -1, the same for all gradients of one size."""
     import torch
 
     signs, generator = torch.empty_like(gradient), torch.Generator(gradient.device).manual_seed(gradient.numel())

@@ -184,7 +184,7 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
 
 
 def _kept_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
-    """Return the first value of a kept column at padding that is not what the format says, or None."""
+    """Return the first fault in the values of kept columns at padding, or None."""
     options = manifest.options
     for name in options.stored_keep_tokens:
         values = as_numpy(batch[name].flatten())
@@ -203,7 +203,7 @@ def _kept_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest
 
 
 def _order_fault(segments: RowSegments, manifest: Manifest, out: SegmentCounts) -> tuple[int, str] | None:
-    """Find a row of a batch with a segment that comes before one of the rows so far in the source; add its ends."""
+    """Find a row with a segment that precedes an earlier one in the source; update the places in `out.ends`."""
     documents, starts = segments.documents, segments.starts
     last = (int(documents[-1]), int(starts[-1]))
     first = (int(documents[0]), int(starts[0]))

@@ -26,7 +26,7 @@ MOST_SHARDS = 10_000_000
 
 
 def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
-    """Return the folder of held-out documents, next to a dataset; given that one (`is_holdout`), the dataset."""
+    """Return the folder next to a dataset with its held-out documents; with `is_holdout`, the reverse."""
     if isinstance(out, Path) and out.name in ("", ".."):
         out = out.resolve()
     if out.parent == out:

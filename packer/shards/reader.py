@@ -195,10 +195,10 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 def checked_batches(
     folder: AnyPath, entry: ShardEntry, manifest: Manifest, *, compares_hash: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a shard whose content is to be written elsewhere, or decides what is written.
+    """Yield the record batches of a shard for commands whose output depends on its content.
 
-    The structure of each batch and, unless that was done before, the hash of the shard are checked, so that no damage
-    is passed on: any is a PackerError.
+    Checks the structure of each batch and, unless that was done before, the hash of the shard, so that no damage is
+    passed on. Raises a PackerError for any damage.
     """
     from packer.shards.files import hash_file  # loading a dataset needs no xxhash
     from packer.stores.local_files import local_copy

@@ -43,7 +43,7 @@ class RowFormat:
 
     @classmethod
     def of(cls, options: PackOptions, extra: Mapping[str, pa.ChunkedArray] | None = None) -> RowFormat:
-        """Return the format that options ask for, with the columns to keep that are among `extra`, of the source.
+        """Return the row format for some options; `extra` are the other columns of the source, by name.
 
         Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.
         """
@@ -108,7 +108,7 @@ class RowFormat:
         return max(1, size // self.row_bytes)
 
     def bytes_of(self, rows: int, segments: int) -> int:
-        """Bytes of rows in shards: of their tokens, or in an index of their segments, each about as a whole."""
+        """Return about the bytes of rows in shards: of their tokens or, in an index, of their segments."""
         if not self.index_only:
             return rows * self.row_bytes
         widths = [np.dtype(SEGMENT_COLUMNS[name]).itemsize for name in self.segment_columns]
@@ -131,7 +131,8 @@ def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:
         return pa.int8()
     if not has_dtype(value_type):
         raise SourceError(
-            f"column '{name}' holds lists of {value_type}: save equally many numbers per token, int8 for bool"
+            f"column '{name}' holds lists of {value_type}: save the same number of values for every token, and int8 "
+            "for bool"
         )
     if pa.types.is_fixed_size_list(value_type):
         return pa.list_(value_type.value_type, value_type.list_size)  # without names and flags of fields

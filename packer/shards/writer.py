@@ -75,7 +75,7 @@ def empty_values(
     labels: bool,
     memory: Callable[[int], bytearray | mmap.mmap] = bytearray,
 ) -> Values:
-    """Return room for segments of so many tokens; `memory` returns a writable buffer of so many bytes."""
+    """Return empty arrays for the values of `tokens` tokens; `memory` returns a writable buffer of a given size."""
     types: dict[str, np.dtype[Any]] = {"input_ids": np.dtype(np.int32)}
     if labels and "labels" in row_format.token_columns:
         types["labels"] = np.dtype(np.int32)
@@ -96,7 +96,7 @@ def copy_values(source: TokenColumns, spans: Spans, out: Values) -> None:
 
 
 def as_columns(values: Values, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> TokenColumns:
-    """Return values as columns, whose list s is the document of segment s, with only that segment.
+    """Return values as list columns, in which list s is the document of segment s, reduced to that segment.
 
     `starts` (first token in the document) and `lengths` have the shape (segments,).
     """

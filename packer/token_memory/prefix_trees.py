@@ -70,7 +70,7 @@ _DOCUMENT, _BEGIN, _END, _CHILD, _LAST, _NEXT, _PARENT, _WRITTEN = range(8)
 
 
 class _Forest(NamedTuple):
-    """Room for the trees of all records, see `Trees`."""
+    """Output arrays for the trees of all records, see `Trees`."""
 
     input_ids: NDArray[np.int32]
     labels: NDArray[np.int32]
@@ -97,7 +97,7 @@ def build_trees(
         bounds: document d has the tokens bounds[d] to bounds[d + 1] - 1.
         first_documents: shape (records + 1,): record r has the documents first_documents[r] to
             first_documents[r + 1] - 1, at least one.
-        max_len: most tokens of a tree of several documents.
+        max_len: largest number of tokens in a tree of several documents.
     """
     tokens, documents = len(input_ids), len(bounds) - 1
     runs = np.empty((2 * int(np.diff(first_documents).max(initial=1)), 8), np.int64)
@@ -221,7 +221,7 @@ def _insert(
 
 @jit_if_large
 def _write(documents: _TokenLists, first: int, begun: int, prefixes: _Prefixes, roots: int, out: _Forest) -> None:
-    """Write a tree, the runs of parents before those of children, as nodes each of which one document trains.
+    """Write a tree as nodes, parents before children; each node is trained by one document.
 
     `first` is the first document of the record, and `begun` that of the tree.
     """
@@ -278,7 +278,7 @@ def first_wrong_tree(
     places: NDArray[np.int64],
     labels: NDArray[np.int32],
 ) -> int:
-    """Return the first segment that is no tree, or -1.
+    """Return the first segment whose nodes do not form a tree, or -1.
 
     The nodes of a tree, if there are any, have tokens that add up to its length; each continues an earlier node, with
     only nodes that continue it in between; and the first token of one that does not follow its parent has no loss.
