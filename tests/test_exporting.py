@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.cli.writing_commands import export as command
-from packer.exporting.targets import TARGETS, Target
+from packer.exporting.targets import TARGETS
 from packer.exporting.write_export import COMPRESSIONS, RECORD, convert
 from packer.shards.files import HashingFile
 from tests.helpers import naive
@@ -85,28 +84,6 @@ def record_batch(rows) -> pa.RecordBatch:
     starts = [[0] * len(row["doc_ids"]) for row in rows]
     columns = {name: pa.array([row[name] for row in rows], types[name]) for name in rows[0]}
     return pa.RecordBatch.from_pydict({**columns, "doc_starts": pa.array(starts, pa.list_(pa.int32()))})
-
-
-def test_parquet_has_all_columns_unchanged(packed, tmp_path):
-    record = packer.export(packed, tmp_path / "out", to="parquet")
-    assert read(tmp_path / "out") == rows_on_disk(packed)
-    assert list(record.columns) == packer.load(packed).column_names
-
-
-@given(st.lists(st.lists(st.text(max_size=2), max_size=3), min_size=1, max_size=5), st.data())
-def test_parquet_has_unknown_columns_too(words, data):
-    """Kept columns have a value per segment or per token; the batch may be a slice."""
-    numbers = [data.draw(st.lists(st.floats(width=32, allow_nan=False), min_size=4, max_size=4)) for _ in words]
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "kept": pa.array(words, pa.list_(pa.string())),
-            "per_token": pa.array(numbers, pa.list_(pa.float32(), 4)),
-        }
-    )
-    first = data.draw(st.integers(0, len(words)))
-    found = convert(TARGETS["parquet"], batch.slice(first))
-    assert found.schema == pa.schema({"kept": pa.list_(pa.string()), "per_token": pa.list_(pa.float32())})
-    assert found.to_pylist() == batch.slice(first).to_pylist()
 
 
 def test_parquet_has_columns_kept_from_the_source(tmp_path):
@@ -192,16 +169,6 @@ def test_datasets_opens_a_folder_of_arrow_and_overwrite_replaces_all_of_it(packe
     packer.export(packed, tmp_path / "out", to="parquet", overwrite=True)
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".parquet", ".json", ""}
     assert not (tmp_path / "out" / "state.json").exists()
-
-
-def test_row_groups_of_long_rows_are_small(tmp_path):
-    source = pa.table({"input_ids": [np.arange(2**18, dtype=np.int32)] * 5})
-    with pa.ipc.new_stream(str(tmp_path / "source.arrow"), source.schema) as stream:
-        stream.write_table(source)
-    packer.pack(tmp_path / "source.arrow", tmp_path / "packed", max_len=2**18, sync=False)
-    packer.export(tmp_path / "packed", tmp_path / "out", to="torchtune", compression="none")
-    (path,) = (tmp_path / "out").glob("*.parquet")
-    assert pq.ParquetFile(path).num_row_groups == 5
 
 
 def test_the_record_describes_the_export_without_path_or_time(packed, tmp_path):
@@ -431,16 +398,6 @@ def test_the_command_prints_json_and_reports_mistakes_in_one_line(packed, tmp_pa
     assert "--overwrite" in done.stderr
     assert invoke(*arguments, "--to", "parquet", "--overwrite").exit_code == 0
     assert invoke(packed, "--to", "nowhere").exit_code == 2
-
-
-def test_the_command_offers_every_target_and_compression():
-    choices = {option.name: option.declared.choices for option in command.params if hasattr(option, "declared")}
-    assert list(choices["to"]) == list(TARGETS)
-    assert list(choices["compression"]) == list(COMPRESSIONS)
-    help_text = invoke("--help").stdout
-    for name, target in TARGETS.items():
-        assert f"  {name} " in help_text
-        assert isinstance(target, Target)
 
 
 @pytest.mark.parametrize(

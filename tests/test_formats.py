@@ -29,26 +29,6 @@ def test_collate_equals_the_naive_batch(lengths, has_labels, data):
     assert lists(packer.collate(arrays, tensors="numpy")) == naive.flattened_batch(rows)
 
 
-def test_collate_gives_the_documented_shapes_and_types(dataset):
-    torch = pytest.importorskip("torch")
-    rows = [dataset[0], dataset[1]]
-    segments = [segment for row in rows for segment in segments_of(row)]
-    tokens = sum(length for _, _, length in segments)
-    batch = packer.collate(rows)
-    assert {name: (value.dtype, tuple(value.shape)) for name, value in batch.items() if torch.is_tensor(value)} == {
-        "input_ids": (torch.int64, (1, tokens)),
-        "labels": (torch.int64, (1, tokens)),
-        "position_ids": (torch.int64, (1, tokens)),
-        "seq_idx": (torch.int32, (1, tokens)),
-        "cu_seq_lens_q": (torch.int32, (len(segments) + 1,)),
-        "cu_seq_lens_k": (torch.int32, (len(segments) + 1,)),
-    }
-    longest = max(length for _, _, length in segments)
-    others = {name: value for name, value in batch.items() if not torch.is_tensor(value)}
-    assert others == {"max_length_q": longest, "max_length_k": longest, "use_cache": False}
-    assert type(batch["max_length_q"]) is int
-
-
 def test_numpy_and_torch_batches_are_equal_and_own_their_memory(dataset):
     torch = pytest.importorskip("torch")
     pairs = zip(packer.batches(dataset, rows=2), packer.batches(dataset, rows=2, tensors="numpy"), strict=True)
@@ -90,18 +70,6 @@ def test_collate_equals_transformers_flattening_of_the_same_documents(tmp_path, 
                 assert found[name].tolist() == value.tolist(), name
             else:
                 assert found[name] == value, name
-
-
-def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_path):
-    dataset = packer.load(make(tmp_path / "with"))
-    without = packer.load(make(tmp_path / "without", add_column=[]))
-    assert without.column_names == [name for name in dataset.column_names if name != "position_ids"]
-    for row, same in zip(dataset, without, strict=True):
-        batch, same_batch = packer.collate([row], tensors="numpy"), packer.collate([same], tensors="numpy")
-        positions = batch["position_ids"][0].tolist()
-        assert positions == same_batch["position_ids"][0].tolist()
-        assert positions == row["position_ids"].tolist()[: len(positions)]
-        assert batch["labels"].tolist() == same_batch["labels"].tolist()
 
 
 @pytest.mark.parametrize(

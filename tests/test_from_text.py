@@ -21,7 +21,7 @@ from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
 from tests.helpers import naive_chats
-from tests.helpers.chat_templates import EXACT, REWRITING, auto_tokenizer, save_tokenizer, trained
+from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer, trained
 from tests.helpers.kills import Killed
 from tests.helpers.writing import write_lines
 
@@ -89,16 +89,6 @@ def test_rows_hold_the_tokens_of_each_document_alone(tmp_path, tokenizer, kind, 
     assert not list(packer.verify(tmp_path / "out", tmp_path / "rows.jsonl", tokenizer=tokenizer))
 
 
-@pytest.mark.parametrize(("train_on", "records"), [("all", chats), ("all", pairs), ("assistant", chats)])
-def test_the_trained_tokens_can_be_chosen(tmp_path, tokenizer, train_on, records):
-    source = write_lines(tmp_path / "rows.jsonl", records())
-    totals = pack(source, tmp_path / "out", tokenizer, train_on=train_on, max_len=4096).totals
-    if train_on == "all":  # but for the first token of each document
-        assert totals.tokens_trained == totals.tokens_packed - totals.documents
-    else:
-        assert 0 < totals.tokens_trained < totals.tokens_packed - totals.documents
-
-
 def test_a_column_can_be_named_and_the_end_token_left_out(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", [{"content": record["text"], "text": "no"} for record in texts()])
     pack(source, tmp_path / "out", tokenizer, text_column="content", eos=False, max_len=4096)
@@ -125,16 +115,6 @@ def test_every_format_gives_the_same_rows(tmp_path, tokenizer, kind, small):
     made = write_formats(tmp_path, KINDS[kind]())
     hashes = {name: shards(pack(source, tmp_path / f"out-{name}", tokenizer)) for name, source in made.items()}
     assert len(set(map(tuple, hashes.values()))) == 1, hashes
-
-
-def test_files_of_a_folder_follow_each_other(tmp_path, tokenizer):
-    (tmp_path / "all").mkdir()
-    write_lines(tmp_path / "all" / "a.jsonl", texts()[:20])
-    pq.write_table(pa.Table.from_pylist(texts()[20:45]), tmp_path / "all" / "b.parquet")
-    (tmp_path / "all" / "c.jsonl").write_bytes(b"\n")
-    write_lines(tmp_path / "all" / "d.jsonl", texts()[45:])
-    whole = shards(pack(write_lines(tmp_path / "rows.jsonl", texts()), tmp_path / "out", tokenizer))
-    assert shards(pack(tmp_path / "all", tmp_path / "folder", tokenizer)) == whole
 
 
 def test_an_indices_mapping_selects_and_repeats(tmp_path, tokenizer, small):
@@ -357,22 +337,6 @@ def test_files_of_different_kinds_are_refused(tmp_path, tokenizer):
     write_lines(tmp_path / "all" / "b.jsonl", chats())
     message = refused(tmp_path / "all", tokenizer)
     assert "a.jsonl holds 'text' as strings, b.jsonl 'messages' as lists of messages" in message
-
-
-def test_a_template_that_rewrites_turns_is_an_error_with_the_line(tmp_path, tokenizer):
-    template = REWRITING["think block in the last turn"]
-    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
-    chat = {"messages": [{"role": role, "content": content} for role, content in turns]}
-    source = write_lines(tmp_path / "rows.jsonl", [chat])
-    message = refused(source, tokenizer, chat_template=template)
-    assert message.startswith("document 0 (rows.jsonl line 1): the chat template renders")
-    assert pack(source, tmp_path / "out", tokenizer, chat_template=template, train_on="all").rows == 1
-
-
-def test_a_template_file_that_is_not_there_is_named_with_the_templates_that_are(tmp_path):
-    done = CliRunner().invoke(cli, ["pack", "x", "--max-len", "8", "--chat-template", str(tmp_path / "none")])
-    assert done.exit_code == 1
-    assert "none cannot be read: No such file or directory; name a file, or chatml" in done.stderr
 
 
 def test_tokenizers_that_cannot_be_opened_are_told_apart(tmp_path, monkeypatch):

@@ -287,12 +287,6 @@ def test_untrained_segments_are_left_out_and_counted(tmp_path, kind, options, la
         packer.pack(source, tmp_path / "none", max_len=12, untrained="error", **options)
 
 
-def test_a_source_without_trained_tokens_is_refused(tmp_path):
-    source = write(tmp_path, "arrow", {"input_ids": [[1, 2]], "labels": [[-100, -100]]})
-    with pytest.raises(PackerError, match="none of 1 documents has a trained token; check the labels"):
-        packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")
-
-
 def test_dates_stay_arrays_in_batches_of_tensors(tmp_path):
     days = [date(2026, 1, 1), date(2026, 1, 2)]
     pq.write_table(pa.table({"input_ids": [[1, 2], [3, 4, 5]], "day": days}), tmp_path / "rows.parquet")

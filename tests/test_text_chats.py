@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.text.conversations import messages_of
 from packer.text.text_columns import recognize
@@ -194,14 +193,6 @@ def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, te
     ]
 
 
-@given(conversation=conversations)
-def test_marks_and_turns_train_the_same(encoders, conversation):
-    if conversation[0]["role"] != "assistant":
-        assert (
-            encode(encoders(EXACT["chatml"]), conversation)[:2] == encode(encoders(MARKED["marked"]), conversation)[:2]
-        )
-
-
 @pytest.mark.parametrize(
     "named",
     [
@@ -231,13 +222,6 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(encoders, template):
     with pytest.raises(DocumentError, match=r"message 1 \(assistant\) differently .*choose .*--chat-template "):
         encoders(template).encode([{"messages": DIALOGUE}])
     assert encoders(template, "all").encode([{"messages": DIALOGUE}]).labels is None
-
-
-@pytest.mark.parametrize("name", ["think block in the last turn", "end of text behind the last turn"])
-def test_it_serves_where_nothing_follows(encoders, tokenizer, name):
-    _, labels, _ = encode(encoders(REWRITING[name]), QUESTION)
-    assert "The quick fox" in text_of(tokenizer, labels)
-    assert "fox?" not in text_of(tokenizer, labels)
 
 
 @pytest.mark.parametrize("conversation", [QUESTION, DIALOGUE])
@@ -326,28 +310,12 @@ def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
     assert text.endswith('[{"name": "f"}]calm')
 
 
-def test_a_conversational_completion_trains_everything_after_the_prompt(tokenizer_path, tokenizer):
-    record = {"prompt": DIALOGUE[:3], "completion": DIALOGUE[3:]}
-    options = text_options(tokenizer=tokenizer_path, chat_template=EXACT["chatml"])
-    for chosen in (
-        options,
-        text_options(tokenizer=tokenizer_path, chat_template=MARKED["marked"], train_on="assistant"),
-    ):
-        (labels,) = lists(Encoder(chosen, recognize(record, "x")).encode([record]).labels)
-        assert text_of(tokenizer, labels) == "42 dogs<|im_end|>\n"
-
-
 def test_messages_are_printed_as_in_transformers(encoders, tokenizer):
     chat = [{"role": role, "content": "The quick brown fox " * 4} for role in ("user", "assistant")]
     for printed in ("{{ messages | pprint }}", "{{ {'all': messages} | pprint }}", "{{ messages }}"):
         template = printed + EXACT["chatml"]
         (ids,) = lists(encoders(template, "all").encode([{"messages": chat}]).input_ids)
         assert text_of(tokenizer, ids) == tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False)
-
-
-def test_without_a_template_chats_are_refused(tokenizer_path):
-    with pytest.raises(PackerError, match=r"has no chat template; choose a template by --chat-template \(chatml"):
-        Encoder(text_options(tokenizer=tokenizer_path), recognize({"messages": []}, "x"))
 
 
 @pytest.mark.parametrize("named", ["role", "from"])

@@ -93,18 +93,6 @@ def test_tokenizing_keeps_columns_for_the_same_rows(tmp_path, tokenizer, small):
     assert (other.exit_code, "tokenized with keep ['source', 'weight'], not ['source']" in other.stderr) == (1, True)
 
 
-def test_records_of_text_are_grouped_by_a_column(tmp_path, tokenizer, small):
-    made = with_columns(texts())
-    source = write_lines(tmp_path / "rows.jsonl", made)
-    pack(source, tmp_path / "out", tokenizer, group_by="source")
-    mixed = 0
-    for row in packer.load(tmp_path / "out"):
-        found = [made[document]["source"] for document in row["doc_ids"] if document >= 0]
-        assert len(set(found)) == 1
-        mixed += len(found) > 1
-    assert mixed > 3
-
-
 def test_a_column_can_be_text_and_be_kept(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", pairs())
     pack(source, tmp_path / "out", tokenizer, keep=["prompt"])
