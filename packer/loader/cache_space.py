@@ -5,8 +5,8 @@ Files of a cache folder, in which each dataset has a folder KEY, a hash:
     .packer-cache                          the folder is a cache, made by `CacheSpace`; others are refused
     mutex                                  locked while room is made, and while a shard gets its name
     KEY/data-00000-of-00012.arrow          a shard; its readers hold a shared lock
-    KEY/data-00000-of-00012.arrow.lock     the process that fetches it holds a lock
-    KEY/data-00000-of-00012.arrow.SIZE.RANDOM.part     a shard that is being fetched; counts as SIZE bytes
+    KEY/data-00000-of-00012.arrow.SIZE.part     a shard that is being fetched, locked by the process that fetches it;
+                                           counts as SIZE bytes
 
 No other file is counted or removed.
 """
@@ -16,11 +16,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from packer.stores import local_files
 
 _MARK = ".packer-cache"
 _KEY = re.compile(r"[0-9a-f]{32}")
-_SHARD = re.compile(r"(data-\d{5,}-of-\d{5,}\.arrow)(?:\.(\d+)\.[0-9a-f]{16}\.part)?")
+_SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow(?:\.(\d+)\.part)?")
 _PATIENCE = 60  # seconds to wait for the mutex, which is held for milliseconds
 
 
@@ -41,6 +41,20 @@ class _Cached(NamedTuple):
     path: Path
     size: int
     used_ns: int
+
+
+class Part(NamedTuple):
+    """File for a shard that this process fetches."""
+
+    path: Path
+    lock: local_files.FileLock
+
+
+class Wait(Enum):
+    """Why a shard cannot be fetched now."""
+
+    ROOM = "there is no room"
+    OTHER = "another process fetches it, or has fetched it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +93,7 @@ class CacheSpace:
                     f"such as {self.folder / 'packer'}"
                 )
             (self.folder / _MARK).touch()
-            with self.mutex():
+            with self._mutex():
                 used = sum(cached.size for cached in self._cached())
         except OSError as error:
             raise PackerError(
@@ -93,7 +107,7 @@ class CacheSpace:
             )
 
     @contextlib.contextmanager
-    def mutex(self) -> Iterator[None]:
+    def _mutex(self) -> Iterator[None]:
         """Exclude all other processes and threads that make room or name a shard."""
         deadline = time.monotonic() + _PATIENCE
         while (lock := try_lock(self.folder / "mutex", shared=False, create=True)) is None:
@@ -106,27 +120,35 @@ class CacheSpace:
         with lock:
             yield
 
-    def reserve(self, path: Path, size: int) -> Path | None:
-        """Make room for a shard, and return a new file to write it to. Returns None if there is no room.
+    def reserve(self, path: Path, size: int) -> Part | Wait:
+        """Make room for a shard that is missing, and return a new, locked file to write it to.
 
         The least recently used shards are evicted if necessary, but none that a process reads.
         """
-        with self.mutex():
-            cached = self._cached()
+        path.parent.mkdir(parents=True, exist_ok=True)  # a user may have removed the cache
+        (self.folder / _MARK).touch()
+        with self._mutex():
+            cached, part = self._cached(), path.with_name(f"{path.name}.{size}.part")
+            if any(each.path in (path, part) for each in cached):
+                return Wait.OTHER
             used = sum(each.size for each in cached)
             excess = used + size - self._allowed(used)
             for each in sorted(cached, key=lambda each: each.used_ns):
                 if excess > 0 and _evicted(each.path):
                     excess -= each.size
-            if excess > 0:
-                return None
-            part = path.with_name(f"{path.name}.{size}.{secrets.token_hex(8)}.part")
-            part.touch()
-            return part
+            lock = try_lock(part, shared=False, create=True) if excess <= 0 else None
+            return Wait.ROOM if lock is None else Part(part, lock)
+
+    def publish(self, part: Part, path: Path) -> None:
+        """Give a shard that has been written its name; its lock becomes that of a reader before it can be evicted."""
+        with self._mutex():
+            part.path.rename(path)
+            part.lock.change(shared=True)
 
     def shortage(self, path: Path, size: int) -> PackerError:
         """Return an error that says why a shard does not fit."""
-        used = sum(cached.size for cached in self._cached())
+        with self._mutex():
+            used = sum(cached.size for cached in self._cached())
         named = "half of the free disk" if self.limit is None else "cache_bytes"
         return PackerError(
             f"{self.folder} has no room for {path.name} ({byte_size(size)}): processes of this node use "
@@ -148,11 +170,11 @@ class CacheSpace:
                 shard = _SHARD.fullmatch(file.name)
                 if shard is None:
                     continue
-                name, part_size = shard.groups()
+                part_size = shard[1]
                 # If the lock is free, no process fetches the shard: a killed one left the part.
-                if part_size is not None and (lock := try_to_fetch(Path(folder, name))) is not None:
-                    lock.release()
-                    Path(file).unlink(missing_ok=True)
+                if part_size is not None and (lock := try_lock(Path(file), shared=False, create=False)) is not None:
+                    with lock:
+                        Path(file).unlink()
                 else:
                     with contextlib.suppress(FileNotFoundError):
                         state = file.stat(follow_symlinks=False)
@@ -171,31 +193,14 @@ def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock 
         ) from error
 
 
-def lock_path(path: Path) -> Path:
-    """Return the path of the file that is locked while a shard is fetched."""
-    return path.with_name(f"{path.name}.lock")
-
-
-def try_to_fetch(path: Path) -> local_files.FileLock | None:
-    """Lock a shard for this process to fetch it; make its folder if a user removed the cache."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (path.parent.parent / _MARK).touch()
-    return try_lock(lock_path(path), shared=False, create=True)
-
-
 def _evicted(path: Path) -> bool:
-    """Remove a shard from the cache if no process reads it; return whether it was removed."""
+    """Remove a shard from the cache if no process reads or fetches it; return whether it was removed."""
     try:
-        reading = try_lock(path, shared=False, create=False)
+        lock = try_lock(path, shared=False, create=False)
     except FileNotFoundError:
-        return False  # evicted before
-    if reading is None or path.suffix == ".part":
+        return False  # removed by a user
+    if lock is None:
         return False
-    with reading:
+    with lock:
         path.unlink()
-        lock = try_to_fetch(path)
-        if lock is not None:
-            with lock:
-                lock_path(path).unlink()
     return True

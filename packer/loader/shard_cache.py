@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import PackerError
-from packer.loader.cache_space import CacheSpace, try_lock, try_to_fetch
+from packer.loader.cache_space import CacheSpace, Part, Wait, try_lock
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_providers import ShardProvider
 from packer.manifest_fields import ShardEntry
@@ -76,10 +76,19 @@ class ShardCache:
         """
         shard = self._shard(number)
         with self._local_errors():
-            held = self._locked(shard)
-            if held is None:
-                with self._fetching(shard):  # another process may have fetched it meanwhile
-                    held = self._locked(shard) or self._fetched(shard, self._reserved(shard, give_up_one))
+            deadline = time.monotonic() + ROOM_PATIENCE
+            while (held := self._locked(shard)) is None:
+                part = self._space.reserve(shard.path, shard.size)
+                if isinstance(part, Part):
+                    held = self._fetched(shard, part)
+                    break
+                if part is Wait.OTHER:
+                    deadline = time.monotonic() + ROOM_PATIENCE
+                elif give_up_one():
+                    continue
+                elif time.monotonic() > deadline:
+                    raise self._space.shortage(shard.path, shard.size)
+                time.sleep(_PAUSE)
         lock, entry = held
         try:
             return OpenShard(shard.path.parent, entry, self._manifest, lock)
@@ -111,14 +120,10 @@ class ShardCache:
         with self._local_errors():
             held = self._locked(shard)
             if held is None:
-                fetching = try_to_fetch(shard.path)
-                if fetching is None:
-                    return True  # another process fetches it
-                with fetching:
-                    part = self._space.reserve(shard.path, shard.size)
-                    if part is None:
-                        return False
-                    held = self._fetched(shard, part)
+                part = self._space.reserve(shard.path, shard.size)
+                if isinstance(part, Wait):
+                    return part is Wait.OTHER
+                held = self._fetched(shard, part)
         held[0].release()
         return True
 
@@ -126,17 +131,6 @@ class ShardCache:
         entry = self._manifest.shards[number]
         path = self._space.folder / self._key / entry.file
         return CachedShard(entry, path, int(self._sizes[number]), self._provider.folder / entry.file)
-
-    def _reserved(self, shard: CachedShard, give_up_one: Callable[[], bool]) -> Path:
-        """Return a new file to write a shard to; evict others and wait until there is room."""
-        deadline = time.monotonic() + ROOM_PATIENCE
-        while (part := self._space.reserve(shard.path, shard.size)) is None:
-            if give_up_one():
-                continue
-            if time.monotonic() > deadline:
-                raise self._space.shortage(shard.path, shard.size)
-            time.sleep(_PAUSE)
-        return part
 
     def _locked(self, shard: CachedShard) -> tuple[FileLock, ShardEntry] | None:
         """Lock a shard for reading, so that it stays in the cache.
@@ -157,30 +151,21 @@ class ShardCache:
             path.unlink()  # no process writes such a file: it was changed later
         return None
 
-    @contextlib.contextmanager
-    def _fetching(self, shard: CachedShard) -> Iterator[None]:
-        """Exclude other processes from fetching a shard; wait for one that is fetching it until it has, or ends."""
-        while (lock := try_to_fetch(shard.path)) is None:
-            time.sleep(_PAUSE)
-        with lock:
-            yield
-
-    def _fetched(self, shard: CachedShard, part: Path) -> tuple[FileLock, ShardEntry]:
+    def _fetched(self, shard: CachedShard, part: Part) -> tuple[FileLock, ShardEntry]:
         """Fetch a shard into a file that was reserved for it, and return it like `_locked`."""
         try:
-            self._write(shard, part)
-            with part.open("rb") as file:
+            self._write(shard, part.path)
+            with part.path.open("rb") as file:
                 os.fsync(file.fileno())
-            with self._space.mutex():  # nothing is evicted before it is locked
-                part.rename(shard.path)
-                lock = try_lock(shard.path, shared=True, create=False)
-                found = self._provider.found(shard.path, shard.entry, intact=False)
-                assert lock is not None
-                assert found is not None
-                self._checked.add(shard.path)
-                return lock, found
-        finally:
-            part.unlink(missing_ok=True)
+            self._space.publish(part, shard.path)
+            found = self._provider.found(shard.path, shard.entry, intact=False)
+            assert found is not None
+        except BaseException:
+            part.path.unlink(missing_ok=True)
+            part.lock.release()
+            raise
+        self._checked.add(shard.path)
+        return part.lock, found
 
     def _write(self, shard: CachedShard, part: Path) -> None:
         """Have the provider write a shard; after a fork, which no thread survives, in a new process."""
