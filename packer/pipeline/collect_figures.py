@@ -87,7 +87,7 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
     opened = open_source(expanded(source), options)
     documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
     assert documents.lengths is not None
-    warn_of_rejected(documents.rejections)
+    warn_of_rejected(documents.source.rejections)
     prepare_for(documents=documents.identity.documents)
     measured = Measured(lengths=documents.lengths, documents=documents)
     if not options.is_planned_whole:
@@ -142,7 +142,7 @@ def _waiting(rows: RowFigures | None, job: TrainingJob | None) -> Waiting | None
 
 def _counted(measured: Measured, name: str) -> int | None:
     """Return a sum of `Batch.counts` over the source; None if it has none."""
-    return None if measured.documents is None else measured.documents.counts.get(name)
+    return None if measured.documents is None else measured.documents.source.counts.get(name)
 
 
 def packed_figures(

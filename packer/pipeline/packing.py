@@ -180,8 +180,8 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
     documents = read_documents(mapped, progress)
     refuse_all_rejected(documents)
     warn_of_padding(mapped)
-    warn_of_unstopped(documents.counts)
-    warn_of_special_texts(documents.counts)
+    warn_of_unstopped(documents.source.counts)
+    warn_of_special_texts(documents.source.counts)
     return documents
 
 
@@ -189,10 +189,10 @@ def _totals(documents: Documents, planned: PlanTotals, entries: Sequence[ShardEn
     """Return the totals of the rows; raise a SourceError if nothing in them is trained, unless that is allowed."""
     trained = sum(entry.trained for entry in entries)
     if documents.source.has_labels and options.labels and not (trained or options.untrained == "keep-all"):
-        refuse_untrained(documents.rejections, planned.tokens_packed)
+        refuse_untrained(documents.source.rejections, planned.tokens_packed)
     untrained = sum(entry.untrained_segments for entry in entries)
     totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), documents)
-    return with_rejected(totals, documents.rejections) if options.on_error == "skip" else totals
+    return with_rejected(totals, documents.source.rejections) if options.on_error == "skip" else totals
 
 
 def _finish(
@@ -202,7 +202,7 @@ def _finish(
     small = datasets_files(documents.identity, all_shard_names(len(entries)))
     files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
     if options.on_error == "skip":
-        files[REJECTED] = write_rejected_list(output, documents.rejections)
+        files[REJECTED] = write_rejected_list(output, documents.source.rejections)
     manifest = Manifest(
         options=options, source=documents.identity, totals=totals, shards=ShardTable.of(entries), files=files
     )

@@ -34,7 +34,7 @@ def with_rejected(totals: Totals, rejections: Rejections) -> Totals:
 
 def with_counts(totals: Totals, documents: Documents) -> Totals:
     """Add the counts made while documents were decoded: of padding, of text, and of trees."""
-    counts, source = documents.counts, documents.source
+    source, counts = documents.source, documents.source.counts
     totals = replace(totals, tokens_stripped=counts[STRIPPED] or None)
     if source.tree_len is not None:
         totals = replace(totals, tokens_shared=counts[SAVED])
@@ -50,7 +50,7 @@ def with_counts(totals: Totals, documents: Documents) -> Totals:
 
 def refuse_all_rejected(documents: Documents) -> None:
     """Raise a SourceError if rejected records leave nothing to pack."""
-    identity, rejections = documents.identity, documents.rejections
+    identity, rejections = documents.identity, documents.source.rejections
     if identity.tokens or not len(rejections.documents):
         return
     others = ", and the others are empty" if identity.documents > len(rejections.documents) else ""

@@ -170,14 +170,14 @@ def _write(
     spilled = spill_source(opened, folder.spill, folder.watched(progress), engine=engine)
     watch.check()
     documents = read_documents(spilled)
-    warn_of_unstopped(documents.counts)
-    warn_of_special_texts(documents.counts)
+    warn_of_unstopped(documents.source.counts)
+    warn_of_special_texts(documents.source.counts)
     identity = documents.identity
     assert identity.text is not None
     counts, digest = None, None
     if spilled.skips:
         refuse_all_rejected(documents)
-        counts, digest = documents.rejections.counts, write_rejected_list(folder, documents.rejections)
+        counts, digest = documents.source.rejections.counts, write_rejected_list(folder, documents.source.rejections)
     report = TokenizeReport(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,
@@ -185,9 +185,9 @@ def _write(
         text=identity.text,
         files=request.without_times.files,
         source=identity,
-        documents_straddling=documents.counts["straddling"],
-        documents_untrained=documents.counts["untrained"],
-        documents_by_gigatoken=documents.counts["fast"] or None,
+        documents_straddling=documents.source.counts["straddling"],
+        documents_untrained=documents.source.counts["untrained"],
+        documents_by_gigatoken=documents.source.counts["fast"] or None,
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(

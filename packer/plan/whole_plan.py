@@ -114,7 +114,7 @@ def _limited(column: Chunks, name: str, documents: Documents) -> NDArray[np.int3
     parts, first = [np.zeros(0, np.int32)], 0
     for chunk in column.chunks:
         wrong = wrong_numbers(chunk)
-        unfit = np.setdiff1d(wrong + first, documents.rejections.documents)
+        unfit = np.setdiff1d(wrong + first, documents.source.rejections.documents)
         if len(unfit):
             fault = number_fault(chunk, int(unfit[0]) - first, name)
             raise SourceError(f"{documents.describe(int(unfit[0]))}: {fault.message}")

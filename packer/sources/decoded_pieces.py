@@ -25,7 +25,7 @@ from packer.inputs.documents import (
     Columns,
     reading_copy,
 )
-from packer.inputs.format_reader import DecodedInput, written_ns
+from packer.inputs.format_reader import DecodedInput
 from packer.inputs.line_blocks import filled_line_numbers
 from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
@@ -45,8 +45,11 @@ class Piece:
     """A piece of an input, and the stream that it is decoded into, which a checkpoint completes."""
 
     path: AnyPath
-    made_from: Mapping[str, object]
-    """Facts about what it is made from. A stream is used again only if its checkpoint has the same."""
+    made_from: str
+    """Size of pieces and, of a dataset in memory, its content: a stream is used again if its checkpoint has the same.
+
+    The folder of the streams belongs to one request, that is, to the same options and files.
+    """
     number: int
     """Index of the input in the source."""
     input: DecodedInput
@@ -97,10 +100,10 @@ class Piece:
         """Path of the list of rejected documents."""
         return self.path.with_suffix(".rejected")
 
-    def open(self, columns: Columns | None = None) -> MappedLists:
-        """Map the stream, with all columns or these."""
+    def open(self) -> MappedLists:
+        """Map the stream."""
         with reading_copy(self.path.parent, self.input.file.name):
-            opened = ArrowReader.open_lists(self.path, str(self.path), columns or self.columns)
+            opened = ArrowReader.open_lists(self.path, str(self.path), self.columns)
             assert isinstance(opened, MappedLists)
             return opened
 
@@ -258,29 +261,14 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     for number, input_ in enumerate(source.inputs):
         if not isinstance(input_, DecodedInput):
             continue
-        written = written_ns(input_)
-        made_from: dict[str, object] = {
-            "name": input_.file.name,
-            "bytes": input_.file.bytes,
-            "mtime_ns": source.fingerprint or uuid.uuid4().hex if written is None else written,  # else never reused
-            "columns": [*source.columns[:2], *map(list, source.columns[2:4])],
-            "labels": bool(input_.has_labels),
-            "size": size,
-        }
-        if source.text is not None:
-            made_from["text"] = source.text.to_dict()
-        if source.columns.widths:
-            made_from["widths"] = source.columns.widths
-        if source.tree_len is not None:
-            made_from["tree_len"] = source.tree_len
-        if source.skips:
-            made_from["skips"] = True
+        content = "" if input_.path is not None else source.fingerprint or uuid.uuid4().hex  # without one, never again
         for part, piece in enumerate(input_.cut(size)):
             path = folder / f"{number:05d}-{part:05d}.arrow"
+            made_from = f"{size} {content}"
             pieces.append(Piece(path=path, made_from=made_from, number=number, input=piece, columns=stored))
     return pieces
 
 
-def open_all(pieces: Sequence[Piece], columns: Columns | None = None) -> list[MappedLists]:
-    """Map the streams of all pieces, in object storage several at a time; see `Piece.open`."""
-    return each_opened_at(pieces[0].path, lambda piece: piece.open(columns), pieces) if pieces else []
+def open_all(pieces: Sequence[Piece]) -> list[MappedLists]:
+    """Map the streams of all pieces, in object storage several at a time."""
+    return each_opened_at(pieces[0].path, Piece.open, pieces) if pieces else []

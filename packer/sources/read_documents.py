@@ -37,17 +37,9 @@ class Documents:
     """
 
     source: Source
-    """The source, which has been read to its end."""
+    """The source, which has been read to its end, with the counts and rejections of all documents."""
 
     identity: SourceIdentity
-
-    rows: tuple[int, ...]
-    """Number of documents in each input."""
-
-    counts: Counter[str]
-    """Sums of `Batch.counts`."""
-
-    rejections: Rejections
 
     lengths: NDArray[np.int32] | None = None
     """(documents,) tokens of each document; None unless they were requested."""
@@ -57,7 +49,7 @@ class Documents:
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
-        return self.source.describe(document, self.rows)
+        return self.source.describe(document, [file.rows for file in self.identity.files])
 
     @cached_property
     def table(self) -> TokenTable:
@@ -215,5 +207,6 @@ class DocumentReader:
             widths=source.columns.widths or None,
             text=source.text,
         )
-        rejections = source.rejections if source.mapped else Rejections.of(self._rejected)
-        return Documents(source=source, identity=identity, rows=rows, counts=self._counts, rejections=rejections)
+        if not source.mapped:
+            source = replace(source, counts=self._counts, rejections=Rejections.of(self._rejected))
+        return Documents(source=source, identity=identity)

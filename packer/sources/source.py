@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,11 +95,11 @@ class Source:
     holds_chats: bool = False
     """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
 
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Sums of `Batch.counts` over decoded inputs."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Sums of `Batch.counts` over inputs that were decoded, once they have been read."""
 
     rejections: Rejections = Rejections()
-    """Rejected documents of decoded inputs."""
+    """Rejected documents of inputs that were decoded, once they have been read."""
 
     @property
     def numbers_records(self) -> bool:

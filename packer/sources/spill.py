@@ -32,7 +32,7 @@ from packer.checkpoints import Checkpoint, Checkpoints, make_checkpoint
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_with
-from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError
+from packer.inputs.documents import COLUMNS, Batch, DocumentError
 from packer.inputs.format_reader import Input
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import REASONS, TextIdentity
@@ -76,12 +76,11 @@ def spill_source(
     if source.mapped:
         return source
     pieces = _decode(source, folder, progress, engine)
-    columns = COLUMNS._replace(extra=source.columns.extra)
-    inputs = _open_pieces(source, pieces, columns)
+    inputs = _open_pieces(source, pieces)
     return replace(
         source,
         inputs=inputs,
-        columns=columns._replace(widths=source.columns.widths),
+        columns=COLUMNS._replace(extra=source.columns.extra, widths=source.columns.widths),
         counts=_sum_counts(pieces),
         rejections=_rejections_of(inputs, pieces) if source.skips else Rejections(),
     )
@@ -116,9 +115,9 @@ def _decode(source: Source, folder: AnyPath, progress: Progress, engine: Engine)
     return pieces
 
 
-def _open_pieces(source: Source, pieces: list[Piece], columns: Columns) -> tuple[Input, ...]:
+def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
     """Return the inputs of a source, with decoded streams in place of the inputs that were decoded."""
-    inputs, opened = list(source.inputs), zip(pieces, open_all(pieces, columns), strict=True)
+    inputs, opened = list(source.inputs), zip(pieces, open_all(pieces), strict=True)
     for number, of_input in groupby(opened, key=lambda pair: pair[0].number):
         origin, parts = inputs[number], [part for _, part in of_input]
         inputs[number] = MappedLists(
