@@ -128,9 +128,9 @@ def streams(bucket, tmp_path):
 @pytest.mark.parametrize("place", ["", "/en", "/en/0.arrow"])
 def test_folders_and_files_are_found_as_locally(place, streams):
     local, remote = (find_source(f"{root}{place}", None) for root in streams)
-    assert [name for _, name in remote.files] == [name for _, name in local.files]
-    assert [str(path).removeprefix(f"{streams[1]}/") for path, _ in remote.files] == [
-        str(path.relative_to(streams[0])) for path, _ in local.files
+    assert [file.name for file in remote.files] == [file.name for file in local.files]
+    assert [str(file.path).removeprefix(f"{streams[1]}/") for file in remote.files] == [
+        str(file.path.relative_to(streams[0])) for file in local.files
     ]
 
 

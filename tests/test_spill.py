@@ -16,7 +16,7 @@ import zstandard
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.inputs import parquet
-from packer.inputs.documents import Columns
+from packer.inputs.documents import Columns, SourceFile
 from packer.options import PackOptions
 from packer.output import output_place
 from packer.output.job import Job
@@ -96,7 +96,7 @@ def test_pages_with_more_or_fewer_rows_than_the_footer_says_are_refused(tmp_path
     shrink(monkeypatch, parquet_rows=8)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"input_ids": [[1]] * 65}), path)
-    reader = parquet.ParquetReader.open_lists(path, "a.parquet", Columns("input_ids", "labels")).reader
+    reader = parquet.ParquetReader.open_lists(SourceFile.of(path, "a.parquet"), Columns("input_ids", "labels")).reader
     (group,) = reader.every
     batches = replace(reader, every=(group._replace(rows=claimed),)).blocks(["input_ids"])
     assert sum(len(batch) for batch, _ in islice(batches, readable)) == min(claimed, 65)

@@ -26,7 +26,7 @@ from packer.inputs.mapped_files import (
     with_storage,
 )
 from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.stores import AnyPath, RemotePath
+from packer.stores import RemotePath
 from packer.stores.mirror import Mirror, map_whole
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import ColumnBuilder
@@ -39,7 +39,6 @@ class ArrowReader(Reader):
     """Records in the record batches of a file, or of a table in memory."""
 
     file: SourceFile
-    path: AnyPath | None
     fields: pa.Schema
     rows: int
     table: TableInMemory | MappedArrays | None = None
@@ -55,41 +54,39 @@ class ArrowReader(Reader):
     """Whether the file is compressed, so that each piece would decompress all of it."""
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> ArrowReader:
+    def open(cls, file: SourceFile) -> ArrowReader:
         """Map a stream or file and count its records."""
-        with reading(name):
-            file = _file(path, name)
-            buffer = map_file(path)
-            if isinstance(path, RemotePath):
-                _, rows, whole = with_headers(path)
+        with reading(file.name):
+            buffer = _mapped(file)
+            if isinstance(file.path, RemotePath):
+                _, rows, whole = with_headers(file.path)
             else:
                 rows, whole = 0, False
-                for batch, _, _ in placed_batches(buffer, name, ()):
+                for batch, _, _ in placed_batches(buffer, file.name, ()):
                     rows += len(batch)
                     whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
-        return cls(file=file, path=path, fields=schema_of(buffer), rows=rows, whole=whole)
+        return cls(file=file, fields=schema_of(buffer), rows=rows, whole=whole)
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists | DecodedInput:
+    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists | DecodedInput:
         """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped."""
-        with reading(name):
-            file = _file(path, name)
-            fields = schema_of(map_file(path))
-            has_labels = find_columns(fields, name, columns)
+        with reading(file.name):
+            fields = schema_of(_mapped(file))
+            has_labels = find_columns(fields, file.name, columns)
             is_plain = all(
                 plain_type(kind).equals(kind) for kind in (fields.field(name).type for name in columns.extra)
             )
-            mapped, rows = _map_lists(path, file, columns, has_labels=has_labels)
+            mapped, rows = _map_lists(file, columns, has_labels=has_labels)
         if mapped is not None and is_plain:
             return mapped
-        reader = cls(file=file, path=path, fields=fields, rows=rows, holds_lists=True, whole=mapped is None)
+        reader = cls(file=file, fields=fields, rows=rows, holds_lists=True, whole=mapped is None)
         return decoded_lists(reader, columns, has_labels=has_labels)
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str) -> list[str]:
+    def column_names(cls, file: SourceFile) -> list[str]:
         """Return the column names of a stream or file; none if it is empty."""
-        with reading(name):
-            return list(schema_of(map_file(path)).names) if path.stat().st_size else []
+        with reading(file.name):
+            return list(schema_of(_mapped(file)).names) if file.bytes else []
 
     def cut(self, size: int) -> Sequence[ArrowReader]:
         """Cut into runs of equally many records; a compressed file stays whole."""
@@ -125,7 +122,6 @@ class ArrowReader(Reader):
             for arrays in lists.read(range(len(lists.ends)), columns):
                 yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
             return
-        assert self.path is not None
         with reading(self.file.name):
             buffer = map_whole(self.path)
         for batch, _, _ in placed_batches(buffer, self.file.name, columns, columns if self.whole else None):
@@ -147,7 +143,6 @@ def decoded_again(lists: MappedLists, columns: Columns) -> DecodedInput:
     (store,) = lists.stores
     reader = ArrowReader(
         file=lists.file,
-        path=lists.path,
         fields=store.schema,
         rows=lists.rows,
         table=None if isinstance(store, MappedFile) else store,
@@ -156,22 +151,21 @@ def decoded_again(lists: MappedLists, columns: Columns) -> DecodedInput:
     return decoded_lists(reader, columns, has_labels=lists.has_labels)
 
 
-def _file(path: AnyPath, name: str) -> SourceFile:
-    """Return the name and size of a file. Raises a SourceError if it is empty."""
-    file = SourceFile(name=name, bytes=path.stat().st_size)
+def _mapped(file: SourceFile) -> pa.Buffer:
+    """Map a file. Raises a SourceError if it is empty."""
     if not file.bytes:
-        raise SourceError(f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again")
-    return file
+        raise SourceError(
+            f"{file.name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
+        )
+    return map_file(file.stored)
 
 
-def _map_lists(
-    path: AnyPath, file: SourceFile, columns: Columns, *, has_labels: bool
-) -> tuple[MappedLists | None, int]:
+def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple[MappedLists | None, int]:
     """Map the token lists of a stream or file, and check that it is complete. Call it inside `reading`.
 
     Returns (lists, documents). The lists are None if they are compressed and must be decoded.
     """
-    buffer = map_file(path)
+    path, buffer = file.stored, map_file(file.stored)
     wanted = columns.wanted(has_labels=has_labels)
     if isinstance(path, RemotePath):
         mirror, rows, is_compressed = with_headers(path)
@@ -207,7 +201,6 @@ def _map_lists(
     )
     mapped = MappedLists(
         file=file,
-        path=path,
         stores=(store,),
         input_ids=columns.input_ids,
         labels=columns.labels if has_labels else None,

@@ -157,8 +157,28 @@ class SourceFile:
     bytes: int
     """Size of the original file, even if a decoded copy is read instead; `beside` included."""
 
+    path: AnyPath | None
+    """Path of the file; None for data in memory."""
+
     beside: tuple[AnyPath, ...] = ()
     """Further files that are read with it, such as the tokens of an index."""
+
+    @classmethod
+    def of(cls, path: AnyPath, name: str) -> SourceFile:
+        """Find the size of a file."""
+        with reading(name):
+            return cls(name=name, bytes=path.stat().st_size, path=path)
+
+    @property
+    def stored(self) -> AnyPath:
+        """Path of a file that is not data in memory."""
+        assert self.path is not None
+        return self.path
+
+    @property
+    def paths(self) -> tuple[AnyPath, ...]:
+        """Paths of all files that are read; none for data in memory."""
+        return () if self.path is None else (self.path, *self.beside)
 
 
 class Columns(NamedTuple):

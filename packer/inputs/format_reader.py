@@ -60,40 +60,40 @@ class Reader(Protocol):
     """A file of one format, or a piece of one, read in blocks of records.
 
     `blocks` cuts the file quickly, in one thread; `records` decodes a block in any thread. Subclasses that read record
-    batches may leave out every member but `open`, `file`, `path`, `fields` and `blocks`.
+    batches may leave out every member but `open`, `file`, `fields` and `blocks`.
 
-    The class methods take the path of a file, and its name in messages and in the manifest. They raise a `PackerError`
-    if the file cannot be read, and a `SourceError` if it is truncated or corrupt.
+    Class methods raise a `PackerError` if the file cannot be read, and a `SourceError` if it is truncated or corrupt.
     """
 
     no_lists: ClassVar[str] = ""
     """Why files of the format hold no lists of tokens, for a message; empty if they may."""
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> Reader:
+    def open(cls, file: SourceFile) -> Reader:
         """Open a file of other records than token lists: text, or numbers."""
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> Input:
+    def open_lists(cls, file: SourceFile, columns: Columns) -> Input:
         """Open a file of token lists, given the columns to read.
 
         A PackerError is raised if a column is missing, or the format holds no lists.
         """
-        raise PackerError(f"{name}: {cls.no_lists}: set --tokenizer, or give another format")
+        raise PackerError(f"{file.name}: {cls.no_lists}: set --tokenizer, or give another format")
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str) -> list[str]:
+    def column_names(cls, file: SourceFile) -> list[str]:
         """Return the names of the columns at the beginning of the file; none if it has no record."""
-        fields = cls.open(path, name).fields
+        fields = cls.open(file).fields
         return [*(fields.names if isinstance(fields, pa.Schema) else fields or ())]
 
     @property
     def file(self) -> SourceFile:
-        """Name and size of the file."""
+        """Name, path and size of the file; the size of a piece is its share."""
 
     @property
-    def path(self) -> AnyPath | None:
-        """Path of the file; None for data in memory."""
+    def path(self) -> AnyPath:
+        """Path of the file."""
+        return self.file.stored
 
     @property
     def rows(self) -> int | None:
@@ -163,7 +163,7 @@ def _slice(records: BlockRecords, first: int, last: int) -> BlockRecords:
 def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:
     """Return the share of a file of `rows` rows that rows `start` to `stop` - 1 take, by their number."""
     first, last = (file.bytes * row // max(rows, 1) for row in (start, stop))
-    return SourceFile(name=file.name, bytes=last - first)
+    return replace(file, bytes=last - first)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,13 +200,8 @@ class DecodedInput:
 
     @property
     def file(self) -> SourceFile:
-        """Name and size of the file."""
+        """Name, path and size of the file."""
         return self.reader.file
-
-    @property
-    def path(self) -> AnyPath | None:
-        """Path of the file; None for data in memory."""
-        return self.reader.path
 
     @property
     def rows(self) -> int | None:
@@ -338,16 +333,6 @@ class DecodedInput:
 
 Input: TypeAlias = DecodedInput | MappedLists
 """A file or a dataset in memory, opened: its documents are decoded, or lie in memory."""
-
-
-def paths_of(input_: Input) -> tuple[AnyPath, ...]:
-    """Return the paths of all files that an input is read from; none for data in memory."""
-    return () if input_.path is None else (input_.path, *input_.file.beside)
-
-
-def written_ns(input_: Input) -> int | None:
-    """Return the time of the last write to the files of an input, in ns; None for data in memory."""
-    return max((path.stat().st_mtime_ns for path in paths_of(input_)), default=None)
 
 
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None) -> DecodedInput:

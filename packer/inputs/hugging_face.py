@@ -34,8 +34,7 @@ class Found(NamedTuple):
     """The files or the table of a source, not opened yet."""
 
     name: str
-    files: list[tuple[AnyPath, str]]
-    """Path of each file, and its name in messages and in the manifest."""
+    files: list[SourceFile]
 
     saved: bool = False
     """Whether the files are Arrow streams written by `save_to_disk`."""
@@ -67,7 +66,10 @@ def find_saved(folder: AnyPath, split: str | None) -> Found:
     if not inside and split is not None and split != state.get("_split"):
         raise no_splits(f"{folder} is a single dataset", split)
     names = _file_names(folder / inside / STATE, state.get("_data_files"))
-    files = [(pinned(folder / inside / name), inside + name) for name in names]
+    paths = [(pinned(folder / inside / name), inside + name) for name in names]
+    for path, name in paths:
+        require_regular(path, name)
+    files = [SourceFile.of(path, name) for path, name in paths]
     if state.get("_indices_data_files"):
         raise PackerError(
             f"{folder / inside / STATE}: an indices mapping beside the data says which rows are used: load the dataset "
@@ -148,8 +150,7 @@ def table_reader(found: Found) -> ArrowReader:
     assert found.table is not None
     table: pa.Table = found.table.table
     return ArrowReader(
-        file=SourceFile(name=found.name, bytes=table.nbytes),
-        path=None,
+        file=SourceFile(name=found.name, bytes=table.nbytes, path=None),
         fields=table.schema,
         rows=len(table),
         table=TableInMemory.of(found.table, table.column_names),

@@ -45,7 +45,6 @@ from packer.inputs.line_blocks import (
     spellings,
 )
 from packer.inputs.list_checks import BlockRecords, Faults
-from packer.stores import AnyPath
 from packer.system_errors import shortage
 
 _FIRST = 1 << 16  # bytes read at once to find the first record
@@ -57,7 +56,6 @@ class JsonFile(Reader):
     """A file of JSON objects, or a piece of one. Blank lines and unknown fields are ignored."""
 
     file: SourceFile
-    path: AnyPath
     is_array: bool
     """Whether the file holds one array, each element of which is read as a line."""
 
@@ -74,18 +72,18 @@ class JsonFile(Reader):
     """Byte offset of the end of the last line; None for the end of the file, as for arrays and compressed files."""
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> JsonFile:
+    def open(cls, file: SourceFile) -> JsonFile:
         """Open a file of records: read the first one."""
-        return _open(path, name, format_reader.BLOCK)
+        return _open(file, format_reader.BLOCK)
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> DecodedInput:
+    def open_lists(cls, file: SourceFile, columns: Columns) -> DecodedInput:
         """Open a file of token lists: read its first valid record."""
-        reader = _open(path, name, _BLOCK)
+        reader = _open(file, _BLOCK)
         record = reader.fields or {}
         if not record:
             return decoded_lists(reader, columns, has_labels=None)
-        require_column(list(record), name, columns)
+        require_column(list(record), file.name, columns)
         reader.require(columns.extra)
         types = dict.fromkeys(columns.extra, pa.null())
         for column in columns.extra:
@@ -103,7 +101,7 @@ class JsonFile(Reader):
         with reading(self.file.name), self.path.open("rb") as file:
             bounds = {0, self.file.bytes, *(next_line(file, at) for at in range(size, self.file.bytes, size))}
         return [
-            replace(self, file=SourceFile(name=self.file.name, bytes=stop - start), start=start, stop=stop)
+            replace(self, file=replace(self.file, bytes=stop - start), start=start, stop=stop)
             for start, stop in pairwise(sorted(bounds))
         ]
 
@@ -168,10 +166,9 @@ class JsonFile(Reader):
         raise AssertionError(row)
 
 
-def _open(path: AnyPath, name: str, block: int) -> JsonFile:
-    with reading(name):
-        file = SourceFile(name=name, bytes=path.stat().st_size)
-        reader = JsonFile(file=file, path=path, is_array=begins_with_array(path), block=block)
+def _open(file: SourceFile, block: int) -> JsonFile:
+    with reading(file.name):
+        reader = JsonFile(file=file, is_array=begins_with_array(file.stored), block=block)
         first: DocumentError | None = None
         try:
             for lines, _ in replace(reader, block=_FIRST).blocks(()):

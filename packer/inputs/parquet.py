@@ -15,7 +15,7 @@ from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns
 from packer.inputs.documents import Columns, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
-from packer.stores import AnyPath, RemotePath
+from packer.stores import RemotePath
 
 _PAGES = 1 << 16  # bytes read of an object for the first page of a column
 
@@ -36,7 +36,6 @@ class ParquetReader(Reader):
     file: SourceFile
     """Name of the file, and the share of its bytes that belongs to this run."""
 
-    path: AnyPath
     fields: pa.Schema
     every: tuple[RowGroup, ...]
     run: range
@@ -44,23 +43,23 @@ class ParquetReader(Reader):
     """Whether the file is read as token lists, so that larger blocks are decoded at once."""
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> ParquetReader:
+    def open(cls, file: SourceFile) -> ParquetReader:
         """Open a file of records: read its footer."""
-        with reading(name), _opened(path, ahead=False) as parquet:
-            return _reader(parquet, path, name)
+        with reading(file.name), _opened(file, ahead=False) as parquet:
+            return _reader(parquet, file)
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> DecodedInput:
+    def open_lists(cls, file: SourceFile, columns: Columns) -> DecodedInput:
         """Open a file of token lists: read its footer."""
-        with reading(name), _opened(path, ahead=False) as parquet:
-            has_labels = find_columns(parquet.schema_arrow, name, columns)
-            reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
+        with reading(file.name), _opened(file, ahead=False) as parquet:
+            has_labels = find_columns(parquet.schema_arrow, file.name, columns)
+            reader = _reader(parquet, file, columns.input_ids, has_labels=has_labels)
         return decoded_lists(reader, columns, has_labels=has_labels)
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str) -> list[str]:
+    def column_names(cls, file: SourceFile) -> list[str]:
         """Return the column names of a file."""
-        with reading(name), _opened(path, ahead=False) as parquet:
+        with reading(file.name), _opened(file, ahead=False) as parquet:
             return list(parquet.schema_arrow.names)
 
     @property
@@ -94,7 +93,7 @@ class ParquetReader(Reader):
         sizes = [(max(group.tokens or group.bytes, group.encoded // 8), max(group.rows, 1)) for group in self._own]
         largest = max([1.0, *(of_group / count for of_group, count in sizes)])  # of rows; others are lists of lists
         per_block = int(min(max(size / largest, 1), most))
-        with reading(self.file.name), _opened(self.path, ahead=True) as parquet:
+        with reading(self.file.name), _opened(self.file, ahead=True) as parquet:
             for batch in parquet.iter_batches(per_block, self.run, present, use_threads=False):
                 done += len(batch)
                 if done > rows:
@@ -111,7 +110,7 @@ class ParquetReader(Reader):
 
 
 def _reader(
-    parquet: pq.ParquetFile, path: AnyPath, name: str, tokens: str | None = None, *, has_labels: bool = False
+    parquet: pq.ParquetFile, file: SourceFile, tokens: str | None = None, *, has_labels: bool = False
 ) -> ParquetReader:
     """Read the sizes of all row groups from the footer, given the column of token lists; call it inside `reading`.
 
@@ -133,10 +132,9 @@ def _reader(
         groups.append(RowGroup(max(group.num_rows, 0), values, size, encoded))
     rows = sum(group.rows for group in groups)
     if rows != parquet.metadata.num_rows:
-        raise SourceError(f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")
+        raise SourceError(f"{file.name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")
     return ParquetReader(
-        file=SourceFile(name=name, bytes=path.stat().st_size),
-        path=path,
+        file=file,
         fields=parquet.schema_arrow,
         every=tuple(groups),
         run=range(len(groups)),
@@ -144,8 +142,9 @@ def _reader(
     )
 
 
-def _opened(path: AnyPath, *, ahead: bool) -> pq.ParquetFile:
+def _opened(file: SourceFile, *, ahead: bool) -> pq.ParquetFile:
     """Open a Parquet file: to read its footer and a few pages, or its columns, which are read `ahead` of an object."""
+    path = file.stored
     if not isinstance(path, RemotePath):
         return pq.ParquetFile(path, memory_map=True)
     return pq.ParquetFile(path.open("rb"), buffer_size=0 if ahead else _PAGES, pre_buffer=ahead)

@@ -14,7 +14,6 @@ from packer.inputs import documents, format_reader
 from packer.inputs.documents import DocumentError, SourceFile, reading, too_long
 from packer.inputs.format_reader import ROWS, Reader, opened
 from packer.inputs.list_checks import Faults
-from packer.stores import AnyPath
 
 COLUMN = "text"
 """Column of a plain text file."""
@@ -31,18 +30,16 @@ class CsvFile(Reader):
 
     no_lists: ClassVar[str] = "CSV holds text, not lists of tokens"
     file: SourceFile
-    path: AnyPath
     fields: Mapping[str, str] | None = None
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> CsvFile:
+    def open(cls, file: SourceFile) -> CsvFile:
         """Open a CSV file: read its header."""
-        with reading(name):
-            reader = cls(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
+        reader = cls(file=file)
         try:
             header, _ = next(reader.parsed(), (None, 0))
         except DocumentError as fault:
-            raise SourceError(f"{name}: {fault.message}") from None
+            raise SourceError(f"{file.name}: {fault.message}") from None
         assert not isinstance(header, DocumentError)
         return replace(reader, fields=header)
 
@@ -90,15 +87,13 @@ class PlainText(Reader):
 
     no_lists: ClassVar[str] = "a text file holds no tokens"
     file: SourceFile
-    path: AnyPath
     fields: Mapping[str, str] = field(default_factory=lambda: {COLUMN: ""})
     rows: int = 1
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> PlainText:
+    def open(cls, file: SourceFile) -> PlainText:
         """Open a text file, without reading it."""
-        with reading(name):
-            return cls(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
+        return cls(file=file)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         """Yield the content of the file; raise a DocumentError if it has more than `MOST_RECORD` bytes."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -58,10 +59,10 @@ class TokenFile(Reader, Protocol):
     """A file of tokens. A file beside it may hold a byte for each, 1 or 0, that says whether it is trained."""
 
     @classmethod
-    def open(cls, path: AnyPath, name: str) -> Reader:
+    def open(cls, file: SourceFile) -> Reader:
         """Refuse to read token ids as records of text or numbers."""
         raise PackerError(
-            f"{name} holds token ids alone: pack it without --tokenizer, --lengths, --pairs and --share-prefixes"
+            f"{file.name} holds token ids alone: pack it without --tokenizer, --lengths, --pairs and --share-prefixes"
         )
 
     @classmethod
@@ -70,15 +71,14 @@ class TokenFile(Reader, Protocol):
         return None
 
     @classmethod
-    def column_names(cls, path: AnyPath, name: str) -> list[str]:
+    def column_names(cls, file: SourceFile) -> list[str]:
         """Return the names that the tokens and the mask have for packer."""
-        return [COLUMNS.input_ids] if cls.mask_of(path) is None else [COLUMNS.input_ids, _MASK_COLUMN]
+        return [COLUMNS.input_ids] if cls.mask_of(file.stored) is None else [COLUMNS.input_ids, _MASK_COLUMN]
 
     @classmethod
     def mapped(
         cls,
-        path: AnyPath,
-        name: str,
+        file: SourceFile,
         columns: Columns,
         *,
         tokens: MappedColumn,
@@ -87,7 +87,7 @@ class TokenFile(Reader, Protocol):
         beside: Sequence[AnyPath] = (),
     ) -> MappedLists:
         """Return the lists of a file; see `MappedArrays.of`. `beside` has other files that are read, but no mask."""
-        found = {COLUMNS.input_ids: tokens}
+        path, name, found = file.stored, file.name, {COLUMNS.input_ids: tokens}
         if (mask := cls.mask_of(path)) is not None:
             beside = [*beside, mask]
             with reading(mask.name):
@@ -100,8 +100,7 @@ class TokenFile(Reader, Protocol):
         find_columns(store.schema, name, columns)
         size = sum(each.stat().st_size for each in (path, *beside))
         return MappedLists(
-            file=SourceFile(name=name, bytes=size, beside=tuple(beside)),
-            path=path,
+            file=replace(file, bytes=size, beside=tuple(beside)),
             stores=(store,),
             input_ids=columns.input_ids,
             labels=None,
@@ -119,8 +118,9 @@ class DatatroveReader(TokenFile):
         return mask if mask.is_file() else None
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists:
+    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists:
         """Map the files, and check that documents follow one another and fill the file of tokens."""
+        path, name = file.stored, file.name
         ends_path, ends_name = path.parent / f"{path.name}.index", f"{name}.index"
         with reading(ends_name):
             if not ends_path.is_file():
@@ -144,7 +144,7 @@ class DatatroveReader(TokenFile):
             tokens = MappedColumn.of(path, name, dtype)
         index = FileState(ends_path.absolute(), ends_name, owner.size), owner
         bounds = Bounds(len(ends), ends[:-1], 0, count)
-        return cls.mapped(path, name, columns, tokens=tokens, bounds=bounds, index=index, beside=[ends_path])
+        return cls.mapped(file, columns, tokens=tokens, bounds=bounds, index=index, beside=[ends_path])
 
 
 class BareArrayReader(TokenFile):
@@ -157,8 +157,9 @@ class BareArrayReader(TokenFile):
         return mask if path.name.startswith(OLMO_TOKENS) and mask.is_file() else None
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists:
+    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists:
         """Map the array, and find where documents end. EOS is searched in all tokens."""
+        path, name = file.stored, file.name
         lines = path.parent / f"{PurePosixPath(path.name).stem}{_LINES}"
         with reading(name):
             column = _tokens(path, name, columns)
@@ -168,7 +169,7 @@ class BareArrayReader(TokenFile):
             else:
                 inner = _bounds_by_eos(tokens, name, columns.eos_id)
         bounds = Bounds(len(inner) + (len(tokens) > 0), inner, 0, len(tokens))
-        return cls.mapped(path, name, columns, tokens=column, bounds=bounds, beside=[lines] if has_lines else [])
+        return cls.mapped(file, columns, tokens=column, bounds=bounds, beside=[lines] if has_lines else [])
 
 
 def _tokens(path: AnyPath, name: str, columns: Columns) -> MappedColumn:
@@ -282,8 +283,9 @@ class IndexedReader(TokenFile):
     """An `.idx` file with its `.bin`, whose documents are mapped."""
 
     @classmethod
-    def open_lists(cls, path: AnyPath, name: str, columns: Columns) -> MappedLists:
+    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists:
         """Map both files, and check that the sequences follow one another and fill the file of tokens."""
+        path, name = file.stored, file.name
         tokens, tokens_name = path.with_suffix(BIN), name.removesuffix(path.suffix) + BIN
         with reading(name):
             if not tokens.is_file():
@@ -302,7 +304,7 @@ class IndexedReader(TokenFile):
         by_document = not columns.by_sequence and _groups_sequences(index, name)
         bounds = _bounds(index, size, by_document=by_document)
         place = None if by_document else (FileState(path.absolute(), name, owner.size), owner)
-        return cls.mapped(path, name, columns, tokens=column, bounds=bounds, index=place, beside=[tokens])
+        return cls.mapped(file, columns, tokens=column, bounds=bounds, index=place, beside=[tokens])
 
 
 def _read(owner: pa.Buffer, name: str) -> _Index:

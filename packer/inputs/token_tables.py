@@ -26,7 +26,6 @@ from packer.inputs.documents import (
 from packer.inputs.list_checks import as_wide, document_error, document_lengths, wide_type, width_of
 from packer.inputs.mapped_arrays import MappedArrays
 from packer.inputs.mapped_files import FileState, MappedFile
-from packer.stores import AnyPath
 from packer.token_memory import TokenColumn
 
 if TYPE_CHECKING:
@@ -252,7 +251,6 @@ class MappedLists:
     """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table."""
 
     file: SourceFile
-    path: AnyPath | None
 
     stores: tuple[BatchStore, ...]
     """Record batches in order; those of a decoded copy are in several files."""

@@ -70,7 +70,7 @@ class IndexTokens:
     @property
     def is_remote(self) -> bool:
         """Whether the source is in object storage."""
-        return any(isinstance(input_.path, RemotePath) for input_ in self.documents.source.inputs)
+        return any(isinstance(file.path, RemotePath) for file in self.documents.source.files)
 
     @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
-from packer.inputs.format_reader import paths_of
 from packer.loader.open_shards import OpenShard
 from packer.manifest_fields import ShardEntry
 from packer.shards.manifest import Manifest, ShardTable, key_of
@@ -84,13 +83,13 @@ class ShardsWithTokens:
     def key(self) -> str:
         """Name of the folder in the cache: a hash of the rows and the versions of the source's files."""
         states: list[tuple[object, ...]] = []
-        for input_ in self.tokens.documents.source.inputs:
-            if input_.path is None:
+        for file in self.tokens.documents.source.files:
+            if file.path is None:
                 raise PackerError(
-                    f"{input_.file.name} is in memory, and another source in object storage: save it with "
+                    f"{file.name} is in memory, and another source in object storage: save it with "
                     "save_to_disk, and give its path"
                 )
-            for path in paths_of(input_):
+            for path in file.paths:
                 if isinstance(path, RemotePath):
                     state = path.stat()
                     states.append((str(path), state.st_size, state.etag, state.st_mtime_ns, state.version))

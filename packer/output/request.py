@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from packer.inputs.format_reader import written_ns
 from packer.json_record import Count, JsonRecord
 from packer.manifest_fields import FileIdentity, TextIdentity
 from packer.options import PackOptions, options_of
@@ -76,11 +75,11 @@ def request_of(opened: Source, options: Mapping[str, object]) -> Request:
         options=options,
         files=tuple(
             RequestedFile(
-                name=input_.file.name,
-                bytes=input_.file.bytes,
-                mtime_ns=written_ns(input_),
+                name=file.name,
+                bytes=file.bytes,
+                mtime_ns=max((path.stat().st_mtime_ns for path in file.paths), default=None),
             )
-            for input_ in opened.inputs
+            for file in opened.files
         ),
         text=None if opened.text is None else opened.text.requested,
     )

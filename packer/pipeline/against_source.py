@@ -150,7 +150,7 @@ class SourceComparison:
         assert account is not None
         counted = self._bounds(histogram) | ({} if options.keeps_whole else {"documents_split": split})
         if options.on_error == "skip":
-            counted["documents_rejected"] = rejected = self.documents.rejections.counts
+            counted["documents_rejected"] = rejected = self.documents.source.rejections.counts
             account = account.with_rejected(sum(rejected.values()))
         yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
 

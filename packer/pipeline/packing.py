@@ -13,7 +13,6 @@ from xxhash import xxh3_128_hexdigest
 from packer.checkpoints import Checkpoint
 from packer.engine import available_workers, run_once
 from packer.errors import PackerError, SourceError
-from packer.inputs.format_reader import paths_of
 from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
@@ -235,7 +234,7 @@ def _check_complete(out: AnyPath, manifest: Manifest, opened: Source, request: R
     if not is_same:
         raise PackerError(f"{out} is complete, packed {difference(found, request.without_times)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
-    paths = [path for input_ in opened.inputs for path in paths_of(input_)]
+    paths = [path for file in opened.files for path in file.paths]
     if len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths):
         return "its shards have the recorded sizes, and no source file was written since"
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")

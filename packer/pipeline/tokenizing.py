@@ -144,7 +144,7 @@ def _check_complete(out: Path, report: TokenizeReport, request: Request, opened:
     record = out / REPORT
     rejected = {} if report.rejected_xxh3_128 is None else {REJECTED: report.rejected_xxh3_128}
     check_files(record, report.shards, rejected)
-    paths = [each.path for each in opened.inputs if each.path is not None]
+    paths = [file.path for file in opened.files if file.path is not None]
     changed = changed_since(record, paths, in_content=True)
     if changed is not None:
         raise PackerError(f"{out} is complete, and {changed} was written to since: {another}")

@@ -23,6 +23,7 @@ from packer.inputs.documents import (
     COLUMNS,
     Batch,
     Columns,
+    SourceFile,
     reading_copy,
 )
 from packer.inputs.format_reader import DecodedInput
@@ -103,7 +104,7 @@ class Piece:
     def open(self) -> MappedLists:
         """Map the stream."""
         with reading_copy(self.path.parent, self.input.file.name):
-            opened = ArrowReader.open_lists(self.path, str(self.path), self.columns)
+            opened = ArrowReader.open_lists(SourceFile.of(self.path, str(self.path)), self.columns)
             assert isinstance(opened, MappedLists)
             return opened
 
@@ -261,7 +262,7 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     for number, input_ in enumerate(source.inputs):
         if not isinstance(input_, DecodedInput):
             continue
-        content = "" if input_.path is not None else source.fingerprint or uuid.uuid4().hex  # without one, never again
+        content = "" if input_.file.path is not None else source.fingerprint or uuid.uuid4().hex  # used once
         for part, piece in enumerate(input_.cut(size)):
             path = folder / f"{number:05d}-{part:05d}.arrow"
             made_from = f"{size} {content}"

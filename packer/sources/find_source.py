@@ -12,11 +12,12 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from packer.errors import OtherSourceError, PackerError
-from packer.inputs.documents import reading
+from packer.inputs.documents import SourceFile, reading
 from packer.inputs.format_reader import Reader
 from packer.inputs.formats import FORMATS, ending_of, format_by_name, format_of, known_formats, require_regular
 from packer.inputs.hugging_face import (
@@ -159,10 +160,7 @@ def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
             raise PackerError(f"{folder} is an unfinished pack; give the dataset it is packed from")
         is_saved = (folder / STATE).exists() or (folder / SPLITS).exists()
     if is_saved:
-        found = find_saved(folder, split)
-        for path, name in found.files:
-            require_regular(path, name)
-        return found
+        return find_saved(folder, split)
     files = files_in(str(folder), [folder])
     splits = splits_of(_relative(file, folder) for file in files)
     if splits:
@@ -179,7 +177,7 @@ def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
     named = [(pinned(file), _relative(file, root)) for file in files]
     for file in named:
         require_regular(*file)
-    return Found(name, named)
+    return Found(name, [SourceFile.of(*file) for file in named])
 
 
 def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
@@ -269,19 +267,20 @@ def join_files(name: str, found: Sequence[Found]) -> Found:
     """
     origins: dict[str, str] = {}
     for each in found:
-        real = [os.path.realpath(path) if isinstance(path, Path) else str(path) for path, _ in each.files]
+        real = [os.path.realpath(file.path) if isinstance(file.path, Path) else str(file.path) for file in each.files]
         for file in real:
             if file in origins:
                 where = f"at {origins[file]} and at {each.name}" if origins[file] != each.name else f"at {each.name}"
                 raise PackerError(f"{file} is given twice, {where}: leave one of them out")
         origins |= dict.fromkeys(real, each.name)
-    files = [path for each in found for path, _ in each.files]
-    places = [_place(path) for path in files]
+    files = [file for each in found for file in each.files]
+    places = [_place(file.stored) for file in files]
     root = os.path.commonpath([os.path.dirname(place) for place in places])  # noqa: PTH120
     pad_ids = (each.pad_id for each in found)
+    names = [Path(place).relative_to(root).as_posix() for place in places]
     return Found(
         name,
-        [(file, Path(place).relative_to(root).as_posix()) for file, place in zip(files, places, strict=True)],
+        [replace(file, name=name) for file, name in zip(files, names, strict=True)],
         pad_id=next((pad_id for pad_id in pad_ids if pad_id is not None), None),
     )
 
@@ -358,14 +357,13 @@ def is_packed_folder(folder: AnyPath) -> bool:
     return isinstance(manifest, dict) and "format_version" in manifest
 
 
-def for_each_file(task: Callable[[type[Reader], AnyPath, str], Result], found: Found) -> list[Result]:
-    """Call a function with (reader class, path, name) of each file, in threads if the files are in object storage."""
+def for_each_file(task: Callable[[type[Reader], SourceFile], Result], found: Found) -> list[Result]:
+    """Call a function with the reader class of each file and the file, in threads if files are in object storage."""
 
-    def call(file: tuple[AnyPath, str]) -> Result:
-        path, name = file
-        return task(_reader_of(found, path, name), path, name)
+    def call(file: SourceFile) -> Result:
+        return task(_reader_of(found, file), file)
 
-    if any(isinstance(path, RemotePath) for path, _ in found.files):
+    if any(isinstance(file.path, RemotePath) for file in found.files):
         return opened_in_parallel(call, found.files)
     return [call(file) for file in found.files]
 
@@ -374,19 +372,16 @@ def readers_of(found: Found) -> list[Reader]:
     """Return a reader of the records of each file, or one of a table in memory."""
     if found.table is not None:
         return [table_reader(found)]
-    return for_each_file(lambda kind, path, name: kind.open(path, name), found)
+    return for_each_file(lambda kind, file: kind.open(file), found)
 
 
 def column_names(found: Found) -> list[str]:
     """Return the column names of the first file that has any."""
     if found.table is not None:
         return list(found.table.table.column_names)
-    for path, name in found.files:
-        names = _reader_of(found, path, name).column_names(path, name)
-        if names:
-            return names
-    return []
+    names = (_reader_of(found, file).column_names(file) for file in found.files)
+    return next(filter(None, names), [])
 
 
-def _reader_of(found: Found, path: AnyPath, name: str) -> type[Reader]:
-    return (FORMATS["arrow"] if found.saved else format_of(path, name)).reader_class
+def _reader_of(found: Found, file: SourceFile) -> type[Reader]:
+    return (FORMATS["arrow"] if found.saved else format_of(file.stored, file.name)).reader_class

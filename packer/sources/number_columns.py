@@ -65,7 +65,7 @@ def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
     if found.table is not None:
         inputs = [_of_reader(table_reader(found), column, columns)]
     else:
-        inputs = for_each_file(lambda kind, path, name: _of_reader(kind.open(path, name), column, columns), found)
+        inputs = for_each_file(lambda kind, file: _of_reader(kind.open(file), column, columns), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
     return Source(name=found.name, inputs=tuple(inputs), columns=columns)
 
@@ -91,7 +91,7 @@ def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
         lengths = whole_numbers(native, ARRAY_COLUMN, in_text=False)
     except DocumentError as fault:
         raise SourceError(f"{path.name} row {fault.row}: {fault.message}") from None
-    documents = _input(SourceFile(name=path.name, bytes=path.stat().st_size), path, [lengths], {})
+    documents = _input(SourceFile.of(path, path.name), [lengths], {})
     return Source(name=path.name, inputs=(documents,), columns=Columns(_LISTS, ""))
 
 
@@ -120,7 +120,7 @@ def _of_reader(reader: Reader, column: str, columns: Columns) -> MappedLists:
         raise SourceError(f"{reader.place(row + fault.row)}: {fault.message}") from None
     joined = {name: pa.chunked_array(cast_to_common_type(chunks, name)) for name, chunks in kept.items() if chunks}
     extra = {name: joined.get(name, pa.nulls(0)) for name in kept}
-    return _input(reader.file, reader.path, lengths, extra)
+    return _input(reader.file, lengths, extra)
 
 
 def _batches(reader: Reader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
@@ -146,16 +146,13 @@ def _check_lengths(values: Sequence[object], column: str) -> None:
             raise DocumentError(row, f"'{column}' is {shown(value)}; expected 0 to {LONGEST}")
 
 
-def _input(
-    file: SourceFile, path: AnyPath | None, lengths: Sequence[NDArray[np.int32]], extra: Mapping[str, pa.ChunkedArray]
-) -> MappedLists:
+def _input(file: SourceFile, lengths: Sequence[NDArray[np.int32]], extra: Mapping[str, pa.ChunkedArray]) -> MappedLists:
     """Return documents of these lengths as lists. Their values take no memory."""
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int32), *lengths]), dtype=np.int64)])
     values = pa.Array.from_buffers(NO_BYTES, int(offsets[-1]), [None, pa.py_buffer(b"")])
     table = pa.table({_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values), **extra})
     return MappedLists(
         file=file,
-        path=path,
         stores=(TableInMemory.of(table, table.column_names, (_LISTS,)),),
         input_ids=_LISTS,
         labels=None,

@@ -21,7 +21,7 @@ from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
 from packer.inputs.column_types import one_type
 from packer.inputs.documents import Columns, SourceFile
-from packer.inputs.format_reader import Input, paths_of
+from packer.inputs.format_reader import Input
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.manifest_fields import REASONS, RejectedRecord, TextIdentity
 from packer.token_memory import TokenColumn
@@ -205,14 +205,14 @@ class Watch:
     @classmethod
     def of(cls, opened: Source) -> Watch:
         """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version."""
-        names = {path: path.name for input_ in opened.inputs for path in paths_of(input_)}
-        names |= {input_.path: input_.file.name for input_ in opened.inputs if input_.path is not None}
+        names = {path: path.name for file in opened.files for path in file.beside}
+        names |= {file.path: file.name for file in opened.files if file.path is not None}
         return cls(states={path: (name, _state(path, name)) for path, name in names.items() if isinstance(path, Path)})
 
     def of_mapped(self, spilled: Source) -> Watch:
         """Watch only files that are still read. Decoded files may change."""
         inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
-        read = {path for input_ in inputs for path in paths_of(input_)}
+        read = {path for input_ in inputs for path in input_.file.paths}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:

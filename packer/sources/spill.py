@@ -122,7 +122,6 @@ def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
         origin, parts = inputs[number], [part for _, part in of_input]
         inputs[number] = MappedLists(
             file=origin.file,
-            path=origin.path,
             stores=tuple(store for part in parts for store in part.stores if len(store.ends)),
             input_ids=parts[0].input_ids,
             labels=next((part.labels for part in parts if part.labels is not None), None),
@@ -214,7 +213,7 @@ class _Decoding:
         """Whether so much text is left that processes are done earlier: threads wait for the interpreter's lock."""
         if self.source.encoder is None or engine.is_shared or not engine.is_local or engine.workers == 1:
             return False
-        if len(self.pieces) == 1 or any(piece.input.path is None for piece in self.pieces):
+        if len(self.pieces) == 1 or any(piece.input.file.path is None for piece in self.pieces):
             return False
         return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
 

@@ -55,7 +55,7 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
 
 def _refuse_unused(found: Found, options: ReadOptions) -> None:
     """Raise a PackerError if an option is for files of another format than all of the source."""
-    endings, arrays = {path.suffix for path, _ in found.files}, {".bin", ".npy"}
+    endings, arrays = {path.suffix for file in found.files for path in file.paths}, {".bin", ".npy"}
     for name, value, used_by in (
         ("--document", None if options.document == "document" else options.document, {".idx"}),
         ("--eos-id", options.eos_id, arrays),
@@ -86,7 +86,7 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
     if found.table is not None:
         opened = [_open_table(found, read)]
     else:
-        opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read), found)
+        opened = for_each_file(lambda kind, file: kind.open_lists(file, read), found)
     if skips:
         opened = [
             replace(decoded_again(each, read) if isinstance(each, MappedLists) else each, skips=True) for each in opened
@@ -163,8 +163,7 @@ def _open_table(found: Found, columns: Columns) -> MappedLists:
     has_labels = find_columns(schema, name, columns)
     wanted = columns.wanted(has_labels=has_labels)
     return MappedLists(
-        file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes),
-        path=None,
+        file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes, path=None),
         stores=(TableInMemory.of(table, list(dict.fromkeys(wanted)), wanted[: 1 + has_labels]),),
         input_ids=columns.input_ids,
         labels=columns.labels if has_labels else None,

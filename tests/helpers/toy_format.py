@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from packer.inputs.documents import Columns, SourceFile
@@ -14,19 +13,18 @@ NUMBERS = b"NUMBERS\n"
 @dataclass(frozen=True, slots=True)
 class NumberLines(Reader):
     file: SourceFile
-    path: Path
     fields: Mapping[str, Any]
 
     @classmethod
-    def open(cls, path: Path, name: str) -> "NumberLines":
-        return cls(SourceFile(name=name, bytes=path.stat().st_size), path, {"text": ""})
+    def open(cls, file: SourceFile) -> "NumberLines":
+        return cls(file, {"text": ""})
 
     @classmethod
-    def open_lists(cls, path: Path, name: str, columns: Columns) -> DecodedInput:
-        return decoded_lists(cls.open(path, name), columns, has_labels=False)
+    def open_lists(cls, file: SourceFile, columns: Columns) -> DecodedInput:
+        return decoded_lists(cls.open(file), columns, has_labels=False)
 
     @classmethod
-    def column_names(cls, path: Path, name: str) -> list[str]:
+    def column_names(cls, file: SourceFile) -> list[str]:
         return ["input_ids"]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
