@@ -167,7 +167,7 @@ def test_messages_on_pages_are_those_of_the_code():
         for line in table.splitlines()
         for message in re.findall(r"`([^`]+)`", re.split(r"(?<!\\)\|", line)[1])
     ]
-    assert len(quoted) > 100
+    assert len(quoted) > 80
     assert [message for message in quoted if not in_code(message[1], code)] == []
     assert not in_code("hub: there are 2 splits in this folder, please choose among them", code)
 
