@@ -11,11 +11,11 @@ import pytest
 
 import packer
 from packer.paths import PathList
-from packer.sources.read_documents import DocumentReader
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.opening import open_source
 from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.sources import read_decoded
 from tests.helpers.writing import write_lines
 
 DOCUMENTS = made_documents(200)
@@ -165,8 +165,7 @@ def test_a_split_is_chosen_in_every_folder_and_files_are_read_whatever_their_nam
         write_documents(Path(name), [[number]])
 
     def tokens(*paths, split=None):
-        tables = DocumentReader(open_source(PathList(paths), split=split)).tables()
-        return [int(table.input_ids.values_at(at, 0, 1)[0]) for table in tables for at in range(len(table.lengths))]
+        return [tokens[0] for tokens in read_decoded(open_source(PathList(paths), split=split))[0]]
 
     assert tokens("two", "one", split="train") == [2, 0]
     assert tokens("test.jsonl", "one", split="train") == [4, 0]

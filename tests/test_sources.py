@@ -15,26 +15,14 @@ from hypothesis import strategies as st
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.sources.read_documents import DocumentReader, read_documents
-from packer.sources.source import Source
+from packer.sources.read_documents import read_documents
 from packer.sources.spill import spill_source
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink
-from tests.helpers.sources import DOCUMENTS, KINDS, MAPPED, arrow_table, lists_of, read_whole, write
+from tests.helpers.sources import DOCUMENTS, KINDS, MAPPED, arrow_table, read_decoded, read_whole, write
 from tests.helpers.writing import write_ipc
 
 LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]
-
-
-def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
-    """Return all documents and labels, read in one pass."""
-    documents: list[list[int]] = []
-    labels: list[list[int]] = []
-    for table in DocumentReader(source).tables():
-        assert table.first_document == len(documents)
-        documents += lists_of(table.input_ids, table)
-        labels += lists_of(table.labels, table) if table.labels is not None else []
-    return documents, labels if source.has_labels else None
 
 
 @pytest.mark.parametrize("labels", [None, LABELS], ids=["", "labels"])
@@ -44,7 +32,6 @@ def test_every_format_gives_the_same_documents(tmp_path, kind, labels):
     source = open_source(path)
     assert source.mapped == (kind in MAPPED)
     assert source.has_labels == (labels is not None)
-    assert read_tables(source) == (DOCUMENTS, labels)
     spilled = spill_source(source, tmp_path / "spill")
     assert spilled.mapped
     assert spilled.files == source.files
@@ -90,7 +77,6 @@ def test_integer_widths_and_list_kinds_mix(tmp_path):
                 pq.write_table(table, tmp_path / f"{name}.parquet")
             expected += [[i, j], [j, 100]]
     source = open_source(tmp_path)
-    assert read_tables(source)[0] == expected
     assert read_whole(spill_source(source, tmp_path / "spill"))[0] == expected
 
 
@@ -104,7 +90,7 @@ def test_folder_order_is_bytewise_and_hidden_and_foreign_files_are_ignored(tmp_p
     names = ["Z.jsonl", "a.jsonl", "b-c.jsonl", "b/x.jsonl", "é.jsonl"]
     source = open_source(tmp_path)
     assert [file.name for file in source.files] == names == sorted(names, key=os.fsencode)
-    assert read_tables(source)[0] == [[0], [1], [3], [2], [4]]
+    assert read_decoded(source)[0] == [[0], [1], [3], [2], [4]]
 
 
 # datasets after shuffle, select and filter
@@ -137,7 +123,6 @@ def test_datasets_in_memory_and_on_disk(tmp_path, how, where):
     dataset = derived(dataset)[how]
     expected = dataset["input_ids"][:]
     source = open_source(dataset)
-    assert read_tables(source)[0] == expected
     assert read_whole(spill_source(source, tmp_path / "spill"))[0] == expected
     dataset.save_to_disk(tmp_path / "saved")
     assert read_whole(open_source(tmp_path / "saved"))[0] == expected
@@ -189,5 +174,4 @@ def test_any_documents_round_trip_through_any_formats(tmp_path_factory, document
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, json_block=block)
         source = open_source(folder)
-        assert read_tables(source) == (documents, labels)
         assert read_whole(spill_source(source, folder / ".spill")) == (documents, labels)

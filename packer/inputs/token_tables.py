@@ -131,12 +131,6 @@ class ValueColumn:
     stores: tuple[BatchStore, ...]
     """Record batches that hold the values, in order; lists of lists become fixed-size ones if the type says so."""
 
-    @classmethod
-    def of_chunks(cls, name: str, chunks: Sequence[pa.Array], kind: pa.DataType | None = None) -> ValueColumn:
-        """Make a column of arrays in memory; without a type, there must be an array."""
-        table = pa.table({name: pa.chunked_array(chunks, kind)})
-        return cls(name, table.column(name).type, (TableInMemory.of(table, (name,)),))
-
     @property
     def chunks(self) -> Iterator[pa.Array]:
         """All values, as arrays that are decoded one at a time."""

@@ -64,7 +64,7 @@ class Rejections:
 class Source:
     """Documents in a fixed order, from one or more inputs, opened and ready to read.
 
-    A source holds no documents, only mappings of files and addresses of lists; every pass (`DocumentReader`) checks
+    A source holds no documents, only mappings of files and addresses of lists; every pass (`read_documents`) checks
     what it reads. A mapped source can be pickled; unpickling maps its files again by path.
 
     Documents are numbered from 0 across all inputs.

@@ -4,6 +4,7 @@ import gzip
 import json
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import datasets
 import numpy as np
@@ -15,6 +16,7 @@ from packer.column_names import NO_LOSS
 from packer.inputs.token_tables import TokenTable
 from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
+from packer.sources.spill import spill_source
 from packer.token_memory import Spans, TokenColumn, gather
 from tests.helpers.writing import write_ipc
 
@@ -35,6 +37,12 @@ def read_whole(source: Source) -> tuple[list[list[int]], list[list[int]] | None]
     table = source.table(read_documents(source, hold_lengths=True).lengths)
     labels = lists_of(table.labels, table) if table.labels is not None else None
     return lists_of(table.input_ids, table), labels
+
+
+def read_decoded(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
+    """Return all documents and labels, after files that cannot be mapped are decoded."""
+    with TemporaryDirectory() as folder:
+        return read_whole(spill_source(source, Path(folder) / "decoded"))
 
 
 def arrow_table(documents, labels=None, list_type=None) -> pa.Table:

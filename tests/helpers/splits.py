@@ -6,8 +6,8 @@ import datasets
 import pytest
 
 from packer.errors import PackerError
-from packer.sources.read_documents import DocumentReader
 from tests.helpers.opening import open_source
+from tests.helpers.sources import read_decoded
 
 
 def save(folder, names, column="input_ids"):
@@ -24,11 +24,7 @@ def save(folder, names, column="input_ids"):
 
 
 def tokens_of(source, split=None):
-    return sorted(
-        int(table.input_ids.values_at(i, 0, 1)[0])
-        for table in DocumentReader(open_source(source, split=split)).tables()
-        for i in range(len(table.lengths))
-    )
+    return sorted(tokens[0] for tokens in read_decoded(open_source(source, split=split))[0])
 
 
 def refused(source, split=None):
