@@ -105,13 +105,6 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
     ):
         assert words in page.words()
     assert ("The fewest possible." in page.words()) == (content["rows"] == content["lower_bound"])
-    padding = [float(at["data-value"]) for tag, at in page.elements if tag == "td" and "data-value" in at]
-    said = content["padding"]
-    ways = [said["max_len"], *(said[way][size] for way in ("batch_longest", "group_by_length") for size in ("8", "64"))]
-    assert padding == [*ways, said["packed"]]
-    computed = [int(at["data-tokens"]) for _, at in page.elements if "data-tokens" in at]
-    tokens = content.get("tokens_packed", content["tokens"])
-    assert computed == [round(tokens / (1 - ratio)) for ratio in padding]
 
 
 def test_a_page_is_about_rows_of_one_length(source, tmp_path) -> None:
@@ -134,22 +127,13 @@ def test_a_page_opens_with_what_packing_saves_and_ends_with_its_command(source, 
     assert re.fullmatch(rf"packer {re.escape(packer.__version__)}, \d{{4}}-\d\d-\d\d", made_by[1])
 
 
-def test_rows_are_random_ones_the_least_full_and_those_with_most_segments_and_none_stands_twice(tmp_path) -> None:
-    lengths = [*[100] * 99, 60, *[5] * 50]
-    succeeded("pack", write_documents(tmp_path / "rows.parquet", lengths), "--max-len", 100, "-o", tmp_path / "out")
-    dataset = packer.load(tmp_path / "out")
-    filled = [int(row["seq_lengths"][row["doc_ids"] >= 0].sum()) for row in dataset]
-    counts = [int((row["doc_ids"] >= 0).sum()) for row in dataset]
-    shown = packed_figures(tmp_path / "out", for_report=True).shown_rows
-    assert [row.chosen for row in shown] == ["at random"] * 16 + ["least full"] * 4 + ["most segments"] * 4
-    assert len({row.row for row in shown}) == 24
-    least = sorted(range(len(dataset)), key=lambda row: filled[row])[:4]
-    assert [row.row for row in shown[16:20]] == least
-    others = [count for row, count in enumerate(counts) if row not in least]
-    assert [len(row.lengths) for row in shown[20:]] == sorted(others, reverse=True)[:4]
-    titles = ("Rows drawn at random", "The least full rows", "Of the other rows, those with the most segments")
-    text = render_page(packed_figures(tmp_path / "out", for_report=True))
-    assert [text.count(title) for title in titles] == [1, 1, 1]
+def test_rows_are_random_ones_and_none_stands_twice(tmp_path) -> None:
+    succeeded("pack", write_documents(tmp_path / "rows.parquet", [100] * 99), "--max-len", 100, "-o", tmp_path / "out")
+    shown = [row.row for row in packed_figures(tmp_path / "out", for_report=True).shown_rows]
+    assert shown == sorted({*shown})
+    assert len(shown) == 20
+    assert shown[0] + 99 - shown[-1] + 20 > 10
+    assert shown[10] - shown[0] > 10  # not the first ones
 
 
 def test_a_page_says_what_was_lost_and_why(tmp_path) -> None:
@@ -295,7 +279,6 @@ def test_planned_rows_are_those_that_pack_writes(source, packed) -> None:
     for name in ("row", "lengths", "extents", "documents", "starts"):
         assert [getattr(row, name) for row in planned.shown_rows] == [getattr(row, name) for row in written.shown_rows]
     assert planned.row_figures.attention == written.row_figures.attention
-    np.testing.assert_array_equal(planned.row_figures.profile.tokens, written.row_figures.profile.tokens)
     np.testing.assert_array_equal(planned.histogram, written.histogram)
     np.testing.assert_array_equal(written.document_lengths[0], np.flatnonzero(planned.histogram))
 

@@ -221,33 +221,13 @@ def test_the_head_is_saved_as_a_picture_of_what_is_seen(browser, address) -> Non
     assert browser.messages() == []
 
 
-def test_gpu_time_follows_the_fields(browser, address) -> None:
-    browser.open(address)
-    cells = "[...document.querySelectorAll('[data-tokens]')].map((cell) => [cell.dataset.tokens, cell.textContent])"
-    before = browser.js(cells)
-    browser.js(
-        "(() => { for (const [id, value] of [['rate', '0.5'], ['epochs', '3']]) { const field ="
-        " document.getElementById(id); field.value = value;"
-        " field.dispatchEvent(new Event('input', {bubbles: true})); } })()"
-    )
-    after = browser.js(cells)
-    assert [tokens for tokens, _ in before] == [tokens for tokens, _ in after]
-    units = {"s": 1, "min": 60, "h": 3600}
-    for tokens, hours in after:
-        words = hours.replace(",", "").split()
-        seconds = sum(float(value) * units[unit] for value, unit in zip(words[::2], words[1::2], strict=True))
-        assert seconds == pytest.approx(int(tokens) * 3 / 0.5, rel=0.02)
-    assert before != after
-
-
-def test_without_scripts_everything_but_the_fields_is_there(browser, address) -> None:
+def test_without_scripts_the_plots_and_a_table_are_there(browser, address) -> None:
     browser.open(address, scripts=False)
     browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert plots_of_size(browser) == PLOTS
-    shown = [browser.js("document.getElementById(arguments[0]).hidden", each) for each in ("hours", "segment", "save")]
-    assert shown == [True, True, True]
+    shown = [browser.js("document.getElementById(arguments[0]).hidden", each) for each in ("segment", "save")]
+    assert shown == [True, True]
     assert browser.js("document.querySelectorAll('#rows details tbody tr').length") == 40
-    assert browser.js("[...document.querySelectorAll('[data-tokens]')].every((cell) => cell.textContent)")
     assert browser.messages() == []
 
 
@@ -265,7 +245,7 @@ def test_under_a_policy_that_allows_nothing_plots_and_numbers_are_there(browser,
     assert browser.requests() == [address]
 
 
-def test_on_paper_the_page_is_light_and_has_no_fields(browser, address) -> None:
+def test_on_paper_the_page_is_light(browser, address) -> None:
     browser.open(address, dark=True)
     browser.driver.execute_cdp_cmd(
         "Emulation.setEmulatedMedia",
@@ -273,6 +253,5 @@ def test_on_paper_the_page_is_light_and_has_no_fields(browser, address) -> None:
     )
     assert browser.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.js("getComputedStyle(document.querySelector('.plot text')).fill") == "rgb(31, 41, 51)"
-    assert browser.js("getComputedStyle(document.getElementById('hours')).display") == "none"
     assert plots_of_size(browser) == PLOTS
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})

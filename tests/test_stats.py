@@ -19,7 +19,6 @@ from packer.report.length_figures import (
     BATCH_SIZES,
     MAX_BINS,
     distribution,
-    grouped_total,
     padding_ratios,
     tally,
 )
@@ -45,17 +44,6 @@ def padded_total(lengths: list[int] | tuple[int, ...], size: int) -> int:
     return sum(len(batch) * max(batch) for batch in batches)
 
 
-def least_total(lengths: list[int] | tuple[int, ...], size: int) -> int:
-    """The least over the places of the one smaller batch among batches cut from the lengths as they come."""
-    rest = len(lengths) % size
-    return min(
-        padded_total(lengths[:start], size)
-        + padded_total(lengths[start : start + rest], size)
-        + padded_total(lengths[start + rest :], size)
-        for start in range(0, len(lengths), size)
-    )
-
-
 # Padding
 
 
@@ -65,8 +53,7 @@ def test_every_padding_ratio_of_a_tiny_set_is_known() -> None:
     # Any two of the three: 2 x (2 + 4 + 4) / 3, and the third alone, 7 / 3.
     assert padding.batch_longest[2] == pytest.approx(1 - 7 / (20 / 3 + 7 / 3))
     assert padding.batch_longest[4] == padding.batch_longest[64] == pytest.approx(1 - 7 / 12)
-    assert padding.group_by_length[2] == pytest.approx(1 - 7 / 8)  # [4] and [2, 1]
-    assert padding.batch_longest[1] == padding.group_by_length[1] == 0
+    assert padding.batch_longest[1] == 0
     assert padding.packed == pytest.approx(1 - 7 / 8)
 
 
@@ -79,28 +66,13 @@ def test_random_order_is_the_mean_over_all_orders(lengths: list[int]) -> None:
         assert padding.batch_longest[size] == pytest.approx(1 - sum(lengths) / mean_total, abs=1e-12)
 
 
-@settings(deadline=None)
-@given(few_segments, st.integers(1, 7))
-def test_grouped_by_length_is_the_least_of_all_groupings(lengths: list[int], size: int) -> None:
-    least = min(least_total(order, size) for order in set(permutations(lengths)))
-    assert grouped_total(histogram_of(lengths), size) == least
-
-
-@given(segment_lengths, st.integers(1, 70))
-def test_grouped_by_length_is_the_least_of_the_sorted_segments(lengths: list[int], size: int) -> None:
-    assert grouped_total(histogram_of(lengths), size) == least_total(sorted(lengths, reverse=True), size)
-
-
 @given(segment_lengths)
-def test_padding_grows_with_the_batch_and_shrinks_with_sorting(lengths: list[int]) -> None:
+def test_padding_grows_with_the_batch(lengths: list[int]) -> None:
     padding = padding_ratios(histogram_of(lengths), rows=len(lengths))
-    random, grouped = (list(ratios.values()) for ratios in (padding.batch_longest, padding.group_by_length))
-    assert all(0 <= ratio < 1 for ratio in (padding.max_len, padding.packed, *random, *grouped))
-    for ratios in (random, grouped):
-        assert all(larger >= smaller - 1e-12 for smaller, larger in pairwise(ratios))
-    for least, ratio in zip(grouped, random, strict=True):
-        assert least <= ratio + 1e-12
-        assert ratio <= padding.max_len + 1e-12
+    random = list(padding.batch_longest.values())
+    assert all(0 <= ratio < 1 for ratio in (padding.max_len, padding.packed, *random))
+    assert all(larger >= smaller - 1e-12 for smaller, larger in pairwise(random))
+    assert all(ratio <= padding.max_len + 1e-12 for ratio in random)
 
 
 def test_counts_beyond_any_corpus_keep_their_ratio() -> None:
@@ -108,7 +80,6 @@ def test_counts_beyond_any_corpus_keep_their_ratio() -> None:
     of_few, of_many = padding_ratios(few, rows=2 * 10**6), padding_ratios(many, rows=2 * 10**12)
     assert of_many.max_len == of_few.max_len == 1 - 2.5 / 4
     assert of_many.batch_longest[2] == pytest.approx(1 - 2.5 / 3.25)
-    assert of_many.group_by_length[64] == 0
 
 
 @pytest.mark.parametrize("name", ["t0_train_50k", "gsm8k", "sgd_multiturn"])
@@ -200,9 +171,8 @@ def test_stats_of_a_tiny_dataset_are_known(tmp_path: Path) -> None:
     assert (read["lengths"]["min"], read["lengths"]["p50"], read["lengths"]["max"]) == (0, 3, 10)
     assert (read["epoch"]["rows"], read["epoch"]["rows_per_step"]) == (4, 2 * 4 / 3)
     assert (read["epoch"]["steps"], read["epoch"]["packed_rows_per_step"]) == (2, 2)
-    assert set(read["padding"]) == {"max_len", "batch_longest", "group_by_length", "packed"}
-    for mode in ("batch_longest", "group_by_length"):
-        assert list(read["padding"][mode]) == ["1", "2", "4", "8", "16", "32", "64"]
+    assert set(read["padding"]) == {"max_len", "batch_longest", "packed"}
+    assert list(read["padding"]["batch_longest"]) == ["1", "2", "4", "8", "16", "32", "64"]
     assert read["padding"]["packed"] == pytest.approx(1 / 4)
 
 

@@ -41,7 +41,7 @@ from packer.report.charts import ShownRow
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.length_figures import counted, tally
-from packer.report.row_figures import RowFigures, RowProfile, RowSums, Waiting
+from packer.report.row_figures import RowFigures, RowSums, Waiting
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments
@@ -112,8 +112,8 @@ def dataset_figures(
     """
     measured = measure(source, options, progress)
     plan = measured.plan(options, progress)
-    keeps_rows = for_report or job is not None
-    rows = measured.follow(plan, options, keeps_rows=keeps_rows) if keeps_rows or options.limit else None
+    is_followed = for_report or job is not None or bool(options.limit)
+    rows = measured.follow(plan, options, keeps_rows=job is not None) if is_followed else None
     segments = cut_lengths_of(options, measured.lengths)
     histogram = segments.histogram  # by extent, which is the number of tokens
     if options.align > 1:
@@ -129,9 +129,9 @@ def dataset_figures(
         saved_tokens=_counted(measured, SAVED),
         waiting=_waiting(rows, job),
     )
-    if rows is None or rows.profile is None or not for_report:
+    if rows is None or not for_report:
         return figures
-    shown = planned_rows(plan, chosen_rows(rows.profile), options.align)
+    shown = planned_rows(plan, chosen_rows(rows.rows), options.align)
     return replace(figures, name=source_name(source), shown_rows=shown)
 
 
@@ -162,7 +162,7 @@ def packed_figures(
     with system_errors(folder, resumes=False):
         dataset = load(folder) if for_report else None
         manifest = read_manifest(folder) if dataset is None else dataset.manifest
-        rows = _rows_of(folder, manifest, keeps_rows=for_report or job is not None)
+        rows = _rows_of(folder, manifest, keeps_rows=job is not None)
         figures = Figures(
             options=manifest.options,
             totals=manifest.totals,
@@ -173,13 +173,13 @@ def packed_figures(
             waiting=_waiting(rows, job),
             saved_tokens=manifest.totals.tokens_shared,
         )
-        if dataset is None or rows.profile is None:
+        if dataset is None:
             return figures
         return replace(
             figures,
             name=(folder.resolve() if isinstance(folder, Path) else folder).name,
             document_lengths=counted(rows.histogram),
-            shown_rows=packed_rows(dataset, chosen_rows(rows.profile), decode),
+            shown_rows=packed_rows(dataset, chosen_rows(rows.rows), decode),
         )
 
 
@@ -266,11 +266,8 @@ def _figures_of(measured: Measured, plan: Plan, options: PackOptions, documents_
     )
 
 
-SAMPLED_ROWS = 16
+SAMPLED_ROWS = 20
 """Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
-
-EXTREME_ROWS = 4
-"""Further rows that are shown: the least full, and as many of the others with the most segments."""
 
 SAMPLED_SEGMENTS = 4000
 """Segments in all rows that are shown, which bounds the size of a page."""
@@ -282,21 +279,12 @@ SHOWN_TEXT = 50_000
 """Characters of text that are shown at most, divided equally among the segments."""
 
 
-def chosen_rows(profile: RowProfile) -> list[tuple[int, str]]:
-    """Return the numbers of the rows to show, none of them twice, each with the reason: see `ShownRow.chosen`.
-
-    Those at random are drawn from the rows that are not shown for another reason, and are ascending.
-    """
-    rows = len(profile.tokens)
+def chosen_rows(rows: int) -> list[int]:
+    """Return the numbers of the rows to show, ascending: all, or some at random."""
     if rows <= SAMPLED_ROWS:
-        return [(row, "all") for row in range(rows)]
-    emptiest = np.argsort(profile.tokens, kind="stable")[:EXTREME_ROWS].tolist()
-    busiest = np.argsort(-profile.segments, kind="stable")[: 2 * EXTREME_ROWS].tolist()
-    busiest = [row for row in busiest if row not in emptiest][:EXTREME_ROWS]
+        return [*range(rows)]
     drawn = hashes_of(key_of(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
-    others = [row for row in dict.fromkeys(drawn.tolist()) if row not in (*emptiest, *busiest)]
-    reasons = (("at random", sorted(others[:SAMPLED_ROWS])), ("least full", emptiest), ("most segments", busiest))
-    return [(row, reason) for reason, numbers in reasons for row in numbers]
+    return sorted([*dict.fromkeys(drawn.tolist())][:SAMPLED_ROWS])
 
 
 def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
@@ -313,16 +301,16 @@ def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
     return (replace(first, **cut, rest=sum(first.extents) - end, trained_runs=runs),)
 
 
-def planned_rows(plan: Plan, chosen: Sequence[tuple[int, str]], align: int) -> tuple[ShownRow, ...]:
-    """Return the chosen rows of a plan, (number, reason)."""
-    found: dict[int, ShownRow] = {}
+def planned_rows(plan: Plan, chosen: Sequence[int], align: int) -> tuple[ShownRow, ...]:
+    """Return the chosen rows of a plan, whose numbers are ascending."""
+    found: list[ShownRow] = []
     first_row = 0
     for shard, rows in enumerate(plan.shard_rows):
         located = plan.rows(shard)
-        for row in {row for row, _ in chosen if first_row <= row < first_row + rows}:
-            found[row] = _planned_row(located, row, row - first_row, align)
+        here = (row for row in chosen if first_row <= row < first_row + rows)
+        found += (_planned_row(located, row, row - first_row, align) for row in here)
         first_row += rows
-    return _within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
+    return _within_limit(found)
 
 
 def _planned_row(located: LocatedRows, row: int, index: int, align: int) -> ShownRow:
@@ -339,10 +327,10 @@ def _planned_row(located: LocatedRows, row: int, index: int, align: int) -> Show
 
 
 def packed_rows(
-    dataset: PackedDataset, chosen: Sequence[tuple[int, str]], decode: Callable[[Any], str] | None
+    dataset: PackedDataset, chosen: Sequence[int], decode: Callable[[Any], str] | None
 ) -> tuple[ShownRow, ...]:
     """Return rows of a packed dataset, with the text of their segments if `decode` turns token ids into text."""
-    rows = _within_limit([replace(_packed_row(row, dataset[row]), chosen=reason) for row, reason in chosen])
+    rows = _within_limit([_packed_row(row, dataset[row]) for row in chosen])
     if decode is None:
         return rows
     shown = SHOWN_TEXT // sum(len(row.lengths) for row in rows)

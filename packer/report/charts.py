@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate
+from itertools import accumulate, count
 
 from packer.report.plain_text import share
 
@@ -186,23 +186,12 @@ _BRANCH = 2  # pixels by which a branch of a tree is lower than what it continue
 _TRAINED = 5  # height of the strip that marks trained tokens in pixels
 _LABELS = 0.11  # share of the width left of the rows
 
-TITLES = {
-    "all": "All rows",
-    "at random": "Rows drawn at random",
-    "least full": "The least full rows",
-    "most segments": "Of the other rows, those with the most segments",
-}
-"""Title above the rows that are shown for one reason."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownRow:
     """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
 
     row: int
-    chosen: str = "all"
-    """Why it is shown, a key of `TITLES`; rows of one reason follow each other."""
-
     extents: tuple[int, ...]
     """Places that each segment takes in the row: its tokens, and padding by `--align`."""
 
@@ -227,21 +216,14 @@ class ShownRow:
     """Beginning of each segment as text; None to show no text."""
 
 
-def tops_of(rows: Sequence[ShownRow]) -> list[int]:
-    """Return the place of each row in pixels below the first title; each group of rows has a title of its own."""
-    groups = accumulate(int(index > 0 and row.chosen != rows[index - 1].chosen) for index, row in enumerate(rows))
-    return [STEP * (index + 1 + group) for index, group in enumerate(groups)]
-
-
 def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
-    """Draw rows below each other, with a title above those of one reason.
+    """Draw rows below each other.
 
     Segments have alternating shades; the rest of a row is padding. Branches of trees are lower than what they continue.
     """
     shapes: dict[str, list[str]] = {}
     borders: list[str] = []
-    tops = tops_of(rows)
-    for y, row in zip(tops, rows, strict=True):
+    for y, row in zip(count(0, STEP), rows):
         ends = list(accumulate(row.extents))
         shapes.setdefault("empty", []).append(_box(0, y, max_len, BAR))
         for number, (extent, end) in enumerate(zip(row.extents, ends, strict=True)):
@@ -259,7 +241,7 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
     known = {"documents": "blue"}
     known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
     entries, top = legend(known | {"padding": "empty"})
-    height = tops[-1] + STEP
+    height = len(rows) * STEP
     order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top, and padding below
     area = element(
         "svg",
@@ -276,9 +258,7 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
         width=percentage(1 - _LABELS),
         height=height,
     )
-    names = [label(f"{row.row:,}", 0, top + y + 12, font_size=10) for y, row in zip(tops, rows, strict=True)]
-    starts = {row.chosen: y for y, row in zip(reversed(tops), reversed(rows), strict=True)}
-    names += [label(TITLES[chosen], 0, top + y - 7, "ink") for chosen, y in starts.items()]
+    names = [label(f"{row.row:,}", 0, top + y * STEP + 12, font_size=10) for y, row in enumerate(rows)]
     return Plot(title=title, height=top + height, body=entries + "".join(names) + area)
 
 

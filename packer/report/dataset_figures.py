@@ -63,7 +63,7 @@ class Figures:
     """Time that ranks wait for each other, if the number of ranks is known."""
 
     shown_rows: tuple[ShownRow, ...] = ()
-    """Rows for a report: some drawn at random, in their order, then the least full and those with most segments."""
+    """Rows for a report, drawn at random, in their order."""
 
     @property
     def max_len(self) -> int:
@@ -295,7 +295,6 @@ def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
     ratios = {
         f"  to {max_len:,} tokens": [padding.max_len] * len(sizes),
         "  to longest in batch": list(padding.batch_longest.values()),
-        "  same, sorted by length": list(padding.group_by_length.values()),
     }
     table = [["Padding by batch size", *map(str, sizes)]]
     for name, values in [*ratios.items(), (f"  {packed}", [padding.packed] * len(sizes))]:

@@ -147,9 +147,6 @@ class Padding:
     batch_longest: dict[int, float]
     """Expected ratio by batch size, for random batches padded to their longest segment."""
 
-    group_by_length: dict[int, float]
-    """Ratio by batch size, for batches of similar lengths padded to their longest segment; no grouping has less."""
-
     packed: float
     """Ratio of the packed rows."""
 
@@ -178,7 +175,6 @@ def padding_ratios(histogram: NDArray[np.int64], rows: int) -> Padding:
     return Padding(
         max_len=_ratio(tokens, segments * max_len),
         batch_longest={size: _ratio(tokens, random_total(size)) for size in BATCH_SIZES},
-        group_by_length={size: _ratio(tokens, grouped_total(histogram, size)) for size in BATCH_SIZES},
         packed=_ratio(tokens, rows * max_len),
     )
 
@@ -199,35 +195,6 @@ def expected_longest(histogram: NDArray[np.int64], draws: int) -> NDArray[np.flo
         probability = probability * (np.maximum(within - drawn, 0) / (segments - drawn))
         longest.append(float(values @ np.diff(probability, prepend=0.0)))
     return np.array(longest)
-
-
-def grouped_total(histogram: NDArray[np.int64], size: int) -> int:
-    """Return the fewest tokens, including padding, of all segments in batches of `size` padded to their longest.
-
-    Batches are consecutive in the order of length, and one smaller batch, if there is a remainder, is where it saves
-    most: 9, 2, 2, 1, 1 in batches of 2 -> [9], [2, 2], [1, 1], which take 9 + 4 + 2 tokens.
-    """
-    values = np.flatnonzero(histogram)[::-1]
-    # Segments are ranked from the longest: rank i has the length values[j] with ends[j - 1] <= i < ends[j].
-    ends = np.cumsum(histogram[values])
-    batches, rest = divmod(int(ends[-1]), size)
-
-    # At first the smaller batch has the longest segments; the others start at the ranks rest, rest + size, ...
-    started = -(-np.maximum(ends - rest, 0) // size)
-    total = rest * int(values[0]) + size * int(np.diff(started, prepend=0) @ values)
-    if rest == 0:
-        return total
-
-    # Then the smaller batch moves past one batch after the other. The total changes only where the length changes
-    # between the first rank of the two batches and the first rank of the next one.
-    moved = (ends - 1) // size
-    moved = moved[(moved < batches) & (np.diff(moved, prepend=-1) > 0)] * size
-
-    def length_at(rank: NDArray[np.int64]) -> NDArray[np.int64]:
-        return values[np.searchsorted(ends, rank, side="right")]
-
-    change = (size - rest) * length_at(moved) + rest * length_at(moved + size) - size * length_at(moved + rest)
-    return total + int(np.cumsum(change).min(initial=0))
 
 
 def tokens_of(histogram: NDArray[np.int64]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
@@ -22,10 +22,10 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from packer.manifest_fields import PlanTotals, Totals
-from packer.report.charts import Plot, Series, histogram_plot, row_plot, style_sheet, tops_of
+from packer.report.charts import STEP, Plot, Series, histogram_plot, row_plot, style_sheet
 from packer.report.dataset_figures import Figures
-from packer.report.length_figures import Tally, binned, grouped_total, weighted_median
-from packer.report.plain_text import count_of, duration, fewest, number, share
+from packer.report.length_figures import Tally, binned, weighted_median
+from packer.report.plain_text import count_of, fewest, number, share
 
 _LISTED = 40  # segments in the table below the rows
 
@@ -50,31 +50,18 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
         style=style,
         script=script,
         sections=sections,
-        ways=_ways(figures),
-        rate=TOKENS_A_SECOND,
         listed=_listed(figures),
         data=_row_data(figures),
     )
     return page + "\n"
 
 
-def _ways(figures: Figures) -> Iterator[tuple[str, str, float, int, str]]:
-    """Yield (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
-    padding = figures.padding
-    ratios = {f"padded to {figures.max_len:,} tokens": padding.max_len}
-    ratios |= {f"batches of {size}, padded to the longest": padding.batch_longest[size] for size in BATCHES}
-    ratios |= {f"batches of {size}, sorted by length": padding.group_by_length[size] for size in BATCHES}
-    for name, ratio in {**ratios, "packed": padding.packed}.items():
-        tokens = round(figures.totals.tokens_packed / (1 - ratio))
-        yield name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND)
-
-
 def _row_data(figures: Figures) -> str:
     """Return what the script shows of segments, as JSON: for each row, values of all segments one after the other."""
     rows = [asdict(row) for row in figures.shown_rows]
     for row in rows:
-        del row["trained_runs"], row["nodes"], row["chosen"]  # which only the plot shows
-    content = {"maxLen": figures.max_len, "tops": tops_of(figures.shown_rows), "rows": rows}
+        del row["trained_runs"], row["nodes"]  # which only the plot shows
+    content = {"maxLen": figures.max_len, "step": STEP, "rows": rows}
     # An element of HTML cannot be ended early, because < is written as an escape.
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
@@ -116,10 +103,6 @@ def _template() -> Template:
 
 BATCH = 8
 """Documents in a batch that is padded to its longest, to which packing is compared."""
-
-TOKENS_A_SECOND = 10_000
-"""Tokens that a GPU is assumed to train in a second, until the reader enters another number."""
-
 
 ARROW = "\u2192"
 
@@ -173,16 +156,11 @@ def _compute_card(figures: Figures) -> Card:
     padding, before = figures.padding, figures.epoch.rows
     longest = padding.batch_longest[BATCH]
     times = padding.speedup(longest)
-    hours = [
-        duration(figures.totals.tokens_packed / (1 - ratio) / TOKENS_A_SECOND).replace(" ", "\u00a0")
-        for ratio in (longest, padding.packed)
-    ]
     return Card(
         name="Compute of an epoch",
         value=f"{_times(times)} {'less' if times > 1 else 'more'}" if _differ(times) else "about the same",
         lines=(
             f"Random batches of {BATCH}, padded to their longest document, have {share(longest)} padding.",
-            f"At {TOKENS_A_SECOND:,} tokens a second: {f' {ARROW} '.join(hours)} on a GPU.",
             f"Steps of {BATCH} rows: {-(-before // BATCH):,} {ARROW} {-(-figures.rows // BATCH):,}.",
         ),
     )
@@ -220,7 +198,6 @@ def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:
     return Card(name="Tokens", value=value, lines=tuple(lines))
 
 
-BATCHES = (BATCH, 64)  # batch sizes in the table of padding
 _MOST_LENGTH_BINS = 24
 
 
@@ -272,28 +249,6 @@ def _mixing_note(figures: Figures) -> str:
             "`BatchSampler(balance=8)` divides the rows of 8 steps so that ranks wait less for each other."
         )
     return note
-
-
-def padding_section(figures: Figures) -> Section:
-    """Say what padding costs in tokens, by the way batches are formed."""
-    padding = figures.padding
-    verdict = (
-        f"Of the tokens that a model computes, {share(padding.max_len)} are padding if each document is padded to "
-        f"{figures.max_len:,} tokens, {share(padding.batch_longest[BATCH])} in random batches of {BATCH}, padded to "
-        f"their longest document, and {share(padding.packed)} in packed rows."
-    )
-    grouped, size, segments = padding.group_by_length, BATCHES[-1], int(figures.histogram.sum())
-    largest = int(np.flatnonzero(figures.histogram)[-1]) * min(size, segments)  # tokens of a batch of the longest
-    mean = grouped_total(figures.histogram, size) / -(-segments // size)
-    wins = "nearly as little" if grouped[size] < padding.packed + 0.05 else "less than random batches"
-    note = (
-        f"Grouping by length pads {wins}: {share(grouped[size])} in batches of {size}. But then a batch has documents "
-        f"of one length and is no random sample of the corpus, and memory must hold the largest batch, which has "
-        f"{number(largest / mean)} times the tokens of the average one."
-    )
-    limit = "Time is in proportion to tokens; the work of attention is left out."
-    notes = [note, limit] if padding.batch_longest[size] > padding.packed else [limit]
-    return Section(question="What does padding cost?", verdict=verdict, notes=notes)
 
 
 def lengths_section(figures: Figures) -> Section:
@@ -351,7 +306,6 @@ def compact(value: int) -> str:
 
 SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
     "rows": rows_section,
-    "padding": padding_section,
     "lengths": lengths_section,
 }
 """Function that makes each section, in the order of the page, by name."""

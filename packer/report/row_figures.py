@@ -66,13 +66,10 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowProfile:
-    """Three numbers for each row."""
+    """Two numbers for each row."""
 
     tokens: NDArray[np.int64]
     """Shape (rows,): tokens of the row, without padding."""
-
-    segments: NDArray[np.int64]
-    """Shape (rows,): segments of the row."""
 
     squares: NDArray[np.int64]
     """Shape (rows,): sum of the squared lengths of its segments."""
@@ -175,13 +172,12 @@ class RowSums:
         for first in range(0, rows, step):
             borders = row_starts[first : first + step + 1]
             some = lengths[borders[0] : borders[-1]].astype(np.int64)
-            self._add_block(some, borders[:-1] - borders[0], depths[first : first + step])
+            self._add_block(some, borders[:-1] - borders[0])
 
     def _add_block(
         self,
         lengths: NDArray[np.int64],
         firsts: NDArray[np.integer[Any]],
-        depths: NDArray[np.integer[Any]],
     ) -> None:
         logs = np.log(lengths)
         tokens = np.add.reduceat(lengths, firsts)
@@ -195,7 +191,7 @@ class RowSums:
         self._attention += int(squares.sum())
         self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
         if self._profile is not None:
-            self._profile.append((tokens, depths, squares))
+            self._profile.append((tokens, squares))
 
     def finish(self) -> RowFigures:
         """Return the figures of all rows added, at least one."""
@@ -207,8 +203,8 @@ class RowSums:
         work = KEYS_OF_MATRICES * self._tokens + (self._attention + self._tokens) // 2
         profile = None
         if self._profile is not None:
-            tokens, segments, squares = map(np.concatenate, zip(*self._profile, strict=True))
-            profile = RowProfile(tokens=tokens, segments=segments, squares=squares)
+            tokens, squares = map(np.concatenate, zip(*self._profile, strict=True))
+            profile = RowProfile(tokens=tokens, squares=squares)
         return RowFigures(
             rows=rows,
             tokens=self._tokens,

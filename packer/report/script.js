@@ -2,30 +2,11 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const count = (value) => value.toLocaleString("en-US");
-  const two = (value) => String(value).padStart(2, "0");
-  const timeText = (seconds) => {
-    if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
-    const minutes = Math.floor(Math.round(seconds) / 60);
-    if (minutes < 60) return `${minutes} min ${two(Math.round(seconds) % 60)} s`;
-    return `${count(Math.floor(minutes / 60))} h ${two(minutes % 60)} min`;
-  };
-
-  // GPU time follows the two fields.
-  const cells = document.querySelectorAll("[data-tokens]");
-  const update = () => {
-    const rate = Number(byId("rate").value), epochs = Number(byId("epochs").value);
-    for (const cell of cells) {
-      const seconds = (Number(cell.dataset.tokens) * epochs) / rate;
-      cell.textContent = Number.isFinite(seconds) && seconds >= 0 ? timeText(seconds) : "-";
-    }
-  };
-  byId("hours").hidden = false;
-  byId("hours").addEventListener("input", update);
 
   // Rows: the segment under the pointer, or the one that was clicked or reached with the arrow keys.
   const plot = document.querySelector('[data-plot="rows"] .rows');
   const output = byId("segment");
-  const { maxLen, tops, rows } = JSON.parse(byId("row-data").textContent);
+  const { maxLen, step, rows } = JSON.parse(byId("row-data").textContent);
   const bar = 16;
   const ends = rows.map((row) => { let end = 0; return row.extents.map((extent) => (end += extent)); });
   const picked = document.createElementNS("http://www.w3.org/2000/svg", "rect");
@@ -40,7 +21,7 @@
   const show = (r, s) => {
     const row = rows[r], first = s ? ends[r][s - 1] : 0;
     picked.setAttribute("x", first);
-    picked.setAttribute("y", tops[r]);
+    picked.setAttribute("y", r * step);
     if (s === row.extents.length) {
       picked.setAttribute("width", maxLen - first);
       const further = row.rest ? `${count(row.rest)} tokens in further segments` : "";
@@ -59,8 +40,8 @@
   };
   const at = (event) => {
     const { a: scale, e: left, f: top } = plot.getScreenCTM();
-    const r = tops.findLastIndex((y) => y <= event.clientY - top), token = (event.clientX - left) / scale;
-    if (r < 0 || token < 0 || token >= maxLen) return null;
+    const r = Math.floor((event.clientY - top) / step), token = (event.clientX - left) / scale;
+    if (r < 0 || r >= rows.length || token < 0 || token >= maxLen) return null;
     const s = ends[r].findIndex((end) => token < end);
     return [r, s < 0 ? rows[r].extents.length : s];
   };
@@ -86,7 +67,7 @@
     const head = document.querySelector("header"), rowsPlot = plot.parentNode, scale = 2, margin = 24;
     const box = head.getBoundingClientRect(), top = rowsPlot.getBoundingClientRect().top;
     const shift = top - box.bottom - margin; // the rows follow the cards
-    const lastRow = tops[Math.min(rows.length, 10) - 1] + bar;
+    const lastRow = (Math.min(rows.length, 10) - 1) * step + bar;
     const canvas = document.createElement("canvas");
     canvas.width = scale * (box.width + 2 * margin);
     canvas.height = scale * (box.height + 3 * margin + plot.getScreenCTM().f - top + lastRow);
