@@ -74,7 +74,7 @@ def pytest_addoption(parser):
 
 LONG = {
     *("algorithms", "damaged_files", "docs", "families", "crashes", "isolation", "leftover_values", "loss"),
-    *("optimal", "outputs", "pack", "pages", "ranks", "ray", "remote_sources", "shards_with_tokens"),
+    *("optimal", "outputs", "pack", "pages", "ranks", "ray", "remote_sources"),
     *("signals", "stored_outputs", "text_corpora", "text_pairs", "training", "verifying_parts"),
 }
 """Modules of tests that take longest. They begin first, so that no process has one left when the others are done."""

@@ -165,6 +165,8 @@ def test_an_index_of_a_source_in_object_storage_is_that_of_a_local_one(tmp_path,
     options = {"max_len": 16, "shard_size": 16 * 4 * 12, "sync": False}
     packer.pack(str(bucket / "source.arrow"), tmp_path / "of-store", index_only=True, **options)
     assert hashes(tmp_path / "of-store") == hashes(index)
+    with pytest.raises(PackerError, match=r"is in object storage, .* copy the source to a local disk, or pack without"):
+        packer.load(index, source=str(bucket / "source.arrow"))
 
 
 @pytest.mark.nightly(after=1)

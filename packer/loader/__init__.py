@@ -26,13 +26,13 @@ Batches, from rows or raw examples. Everything is NumPy until the last step, whi
     probe_step.py     which documents leak into others in a training step, in all processes of a job
     probe_rows.py     the documents that are probed
 
-The cache of a node, for datasets in object storage and for indexes whose source is there. There is no server: processes
-agree by locks on files, which the system releases when a process ends.
+    index_tokens.py   tokens of an index, copied from the mapped source
 
-    shard_cache.py       shards of a dataset, each fetched by one process while others wait
-    cache_space.py       files in the cache folder, its limit, and eviction
-    shard_providers.py   downloads, and shards made from an index and its source
-    index_tokens.py      tokens of an index, copied from the mapped source
+The cache of a node, for datasets in object storage. There is no server: processes agree by locks on files, which the
+system releases when a process ends.
+
+    shard_cache.py    shards of a dataset, each fetched by one process while others wait
+    cache_space.py    files in the cache folder, its limit, and eviction
 
 Needs NumPy and pyarrow only; torch to return tensors, and obstore and xxhash for object storage.
 """

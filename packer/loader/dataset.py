@@ -20,7 +20,7 @@ from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
-from packer.shards.manifest import Manifest, key_of
+from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_types, types_of
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath
@@ -43,7 +43,7 @@ class Opening:
     manifest: Manifest
 
     cache: CacheSpace
-    """Cache for shards in object storage, and shards made from an index."""
+    """Cache for shards in object storage."""
 
     most_open: int
     """Largest number of shards that are mapped at a time."""
@@ -92,10 +92,10 @@ class PackedDataset:
         self._cache: ShardCache | None = None
         if isinstance(path, RemotePath):
             from packer.loader.shard_cache import ShardCache
-            from packer.loader.shard_providers import DownloadedShards
 
-            self._cache = ShardCache(manifest, key_of(manifest), DownloadedShards(path), opening.cache)
+            self._cache = ShardCache(path, manifest, opening.cache)
             self._shards = OpenShards(self._cache.open, MOST_HELD)
+            weakref.finalize(self, self._cache.fetch_ahead, (), ())
         else:
             most = opening.most_open
             self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), most)
@@ -104,18 +104,7 @@ class PackedDataset:
             else:
                 for number in range(len(manifest.shards)):
                     self._shards.open(number)
-        # Tokens of an index are added to its rows, or to whole shards if its source is in object storage.
-        self._tokens, self._row_shards = opening.tokens, self._shards
-        if opening.tokens is not None and opening.tokens.is_remote:
-            from packer.loader.shard_cache import ShardCache
-            from packer.loader.shard_providers import ShardsWithTokens
-
-            copied = replace(manifest, options=replace(manifest.options, index_only=False))
-            made = ShardsWithTokens(folder=path, manifest=manifest, tokens=opening.tokens)
-            self._cache = ShardCache(copied, made.key, made, opening.cache)
-            self._row_shards, self._tokens = OpenShards(self._cache.open, MOST_HELD), None
-        if self._cache is not None:
-            weakref.finalize(self, self._cache.fetch_ahead, (), ())
+        self._tokens = opening.tokens
 
     @property
     def column_names(self) -> list[str]:
@@ -135,7 +124,7 @@ class PackedDataset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether rows are read from whole shards in a cache, as of a dataset or a source in object storage."""
+        """Whether rows are read from whole shards in a cache, as of a dataset in object storage."""
         return self._cache is not None
 
     @property
@@ -211,7 +200,7 @@ class PackedDataset:
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        shard, shards = bisect_right(self._first_rows, row) - 1, self._row_shards
+        shard, shards = bisect_right(self._first_rows, row) - 1, self._shards
         return (shards.opened.get(shard) or shards.open(shard)).row(row - self._first_rows[shard])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
@@ -231,7 +220,7 @@ class PackedDataset:
 
     def keep(self, shards: Sequence[int] | None) -> None:
         """Keep these shards open, and close all others; with None, do nothing."""
-        self._row_shards.keep(shards)
+        self._shards.keep(shards)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[row] for row in range(len(self)))
@@ -297,7 +286,7 @@ class PackedDataset:
 
     def _any_views(self) -> ColumnViews:
         """Return the columns of some record batch, preferably of a shard that is open."""
-        shards = self._row_shards
+        shards = self._shards
         return shards.open(next(iter(shards.opened), 0)).view(0)
 
     def _padding_row(self) -> Row:

@@ -19,7 +19,7 @@ from packer.algorithms.memory import array_at
 from packer.arrow import numpy_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
-from packer.inputs.documents import LONGEST, reading, value_message, wrong_values
+from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.shards.manifest import Manifest
@@ -28,7 +28,6 @@ from packer.sources.open_sources import SourceLike, open_index_source, read_inde
 from packer.sources.read_documents import Documents
 from packer.sources.source import Watch
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import read_ranges
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import VALUE_TYPES
 
@@ -50,6 +49,11 @@ class IndexTokens:
         if not manifest.options.index_only:
             raise PackerError(f"{folder} holds its tokens, and source is for an index: leave source out")
         opened, watch = open_index_source(folder, manifest, source)
+        if any(isinstance(file.path, RemotePath) for file in opened.files):
+            raise PackerError(
+                f"{opened.name} is in object storage, and packer.load reads the tokens of an index row by row: copy "
+                "the source to a local disk, or pack without --index-only"
+            )
         documents = read_index_source(folder, manifest, opened)
         watch.check()
         options = manifest.options
@@ -66,11 +70,6 @@ class IndexTokens:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.watch.check()
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the source is in object storage."""
-        return any(isinstance(file.path, RemotePath) for file in self.documents.source.files)
 
     @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
@@ -92,17 +91,14 @@ class IndexTokens:
         columns = self.columns(stored, len(rows))
         return [{name: values[at] for name, values in columns.items()} | row for at, row in enumerate(rows)]
 
-    def columns(
-        self, stored: Mapping[str, NDArray[Any]], rows: int, located: Mapping[str, Spans] | None = None
-    ) -> dict[str, NDArray[Any]]:
+    def columns(self, stored: Mapping[str, NDArray[Any]], rows: int) -> dict[str, NDArray[Any]]:
         """Return the columns with a value per token of some rows: new arrays of shape (rows, max_len).
 
-        `stored` has the columns with a value per segment, those of all rows together, and `located` what `read` returns
-        for them; without it, they are in memory.
+        `stored` has the columns with a value per segment, those of all rows together.
         """
         segments = _Segments.of(stored)
-        shape, located = (rows, self.row_format.max_len), located or self._located(segments)
-        copied = {name: self._copied(name, spans, segments, shape) for name, spans in located.items()}
+        shape = rows, self.row_format.max_len
+        copied = {name: self._copied(name, spans, segments, shape) for name, spans in self._located(segments)}
         columns = {self.row_format.input_ids: copied["input_ids"]}
         if "labels" in self.row_format.token_columns:
             if "labels" not in copied:
@@ -114,20 +110,6 @@ class IndexTokens:
             columns["position_ids"] = restart_positions(stored["seq_lengths"]).astype(np.int32).reshape(shape)
         return columns | {name: copied[name] for name in self.kept_names}
 
-    def read(self, batches: Sequence[Mapping[str, NDArray[Any]]]) -> Iterator[dict[str, Spans]]:
-        """Read what several batches of rows need from object storage, together; yield it batch by batch."""
-        parts = [_Segments.of(stored) for stored in batches]
-        located = [self._located(part) for part in parts]
-        addresses = [spans.places + _FIRST for each in located for spans in each.values()]
-        sizes = [
-            part.lengths * spans.widths for part, each in zip(parts, located, strict=True) for spans in each.values()
-        ]
-        with reading(self.documents.source.name):
-            moved, memory = read_ranges(np.concatenate(addresses), np.concatenate(sizes))
-        places = iter(np.split(moved - _FIRST, np.cumsum([len(each) for each in addresses])))
-        for each in located:
-            yield {name: spans._replace(places=next(places), owner=memory) for name, spans in each.items()}
-
     def _lists(self, segments: _Segments) -> NDArray[np.int64]:
         """Return the lists of segments; raises a PackerError if the source has no such document."""
         ids, documents = segments.documents, self.documents.identity.documents
@@ -135,19 +117,17 @@ class IndexTokens:
             raise _misfit(f"document {int(ids.max())} of {documents:,}")
         return self.documents.table.lists_of(ids)
 
-    def _located(self, segments: _Segments) -> dict[str, Spans]:
-        """Return the places of segments in each column. Raises PackerError if a list ends before a segment."""
-        found = {}
+    def _located(self, segments: _Segments) -> Iterator[tuple[str, _Spans]]:
+        """Yield (name, places of the segments) of each column. Raises PackerError if a list ends before a segment."""
         lists, ends = self._lists(segments), segments.starts + segments.lengths
         for name, column in self._columns.items():
             spans, lengths = column.located(lists, segments.starts)
             if (ends > lengths).any():
                 at = int((ends > lengths).argmax())
                 raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")
-            found[name] = spans
-        return found
+            yield name, spans
 
-    def _copied(self, name: str, spans: Spans, segments: _Segments, shape: tuple[int, int]) -> NDArray[Any]:
+    def _copied(self, name: str, spans: _Spans, segments: _Segments, shape: tuple[int, int]) -> NDArray[Any]:
         """Copy the values of segments into new rows, and check that tokens and labels are in range."""
         dtype = self._columns[name].dtype
         out = np.empty(shape, dtype)
@@ -162,7 +142,7 @@ class IndexTokens:
             self._check_values(name, spans, segments)
         return out.astype(np.int32, copy=False)
 
-    def _check_values(self, name: str, spans: Spans, segments: _Segments) -> None:
+    def _check_values(self, name: str, spans: _Spans, segments: _Segments) -> None:
         """Raise a SourceError for the first value that is no token id or label."""
         is_label = name == "labels"
         for at, length in enumerate(segments.lengths.tolist()):
@@ -250,7 +230,7 @@ class _SourceColumn:
         self.dtype = dtype or np.dtype(np.int32 if fits else np.int64)
         self.wraps = dtype is None and any(memory.dtype == np.uint64 for memory in self._memory.values())
 
-    def located(self, lists: NDArray[np.int64], starts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
+    def located(self, lists: NDArray[np.int64], starts: NDArray[np.int64]) -> tuple[_Spans, NDArray[np.int64]]:
         """Return where lists, by number, have their values from `starts` on, and the lengths of the lists."""
         of = self._addresses
         chunks = of.first_rows.searchsorted(lists, side="right") - 1
@@ -266,10 +246,10 @@ class _SourceColumn:
             begins[here], ends[here] = offsets[at] >> shifts, offsets[at + width] >> shifts
         widths = of.value_bytes[chunks]
         places = self._values[chunks] + (begins + starts) * widths
-        return Spans(places, widths, self._per_token, self._kinds[chunks], self._memory), ends - begins
+        return _Spans(places, widths, self._per_token, self._kinds[chunks], self._memory), ends - begins
 
 
-class Spans(NamedTuple):
+class _Spans(NamedTuple):
     """Where segments are in the memory of a column; int64 arrays of shape (segments,)."""
 
     places: NDArray[np.int64]  # address of the first value, counted from _FIRST
@@ -277,7 +257,6 @@ class Spans(NamedTuple):
     per_token: int  # values per token
     kinds: NDArray[np.int64]  # type and alignment of the values, a key of `memory`
     memory: Mapping[int, NDArray[Any]]  # all memory of this process as values one after the other
-    owner: object = None  # what keeps the values alive, if not the column
 
     def copy(self, segments: _Segments, out: NDArray[Any]) -> None:
         """Copy the values of the segments to their places in `out`, which is flat."""

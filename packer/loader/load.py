@@ -52,7 +52,7 @@ def load(
         rows: rows of an epoch; by default as many as there are without repeating a row.
         tokens: instead of `rows`, about the tokens of an epoch, as a number or as "10B".
         seed: seed of the choice of rows for an epoch that does not have all, 0..2^64-1; None for the order on disk.
-        cache_dir: folder for shards of a dataset or source in object storage, on a local disk; by default the one that
+        cache_dir: folder for shards of a dataset in object storage, on a local disk; by default the one that
             the variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder.
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
             has for them. The shards that were not used for the longest time make room for new ones.

@@ -8,21 +8,21 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace, Part, Wait, try_lock
 from packer.loader.open_shards import OpenShard
-from packer.loader.shard_providers import ShardProvider
 from packer.manifest_fields import ShardEntry
 from packer.options import byte_size
 from packer.processes import ProcessEndedError, TaskProcess
-from packer.shards.manifest import Manifest
-from packer.stores import AnyPath
+from packer.shards.manifest import Manifest, key_of
+from packer.stores import RemotePath
 from packer.stores.local_files import FileLock
 from packer.system_errors import shortage
+
+_RESTORE = "restore it, or pack again to another folder"
 
 ROOM_PATIENCE = 10.0
 """Seconds to wait until other processes release shards that fill the cache."""
@@ -35,8 +35,7 @@ class CachedShard(NamedTuple):
 
     entry: ShardEntry
     path: Path  # of the file in the cache
-    size: int  # bytes of it, at most
-    source: AnyPath  # in the dataset, for messages
+    source: RemotePath  # in the dataset
 
 
 class ShardCache:
@@ -45,25 +44,23 @@ class ShardCache:
     One process fetches a shard while others wait. It is written under a temporary name, verified and renamed, so a
     killed process leaves nothing that looks like a shard. A process hashes a shard that was there already before its
     first use, because the disk may have changed it; a damaged one is fetched again.
-
-    `key` is the name of its folder in the cache, and `provider` fetches its shards.
     """
 
-    def __init__(self, manifest: Manifest, key: str, provider: ShardProvider, space: CacheSpace) -> None:
+    def __init__(self, dataset: RemotePath, manifest: Manifest, space: CacheSpace) -> None:
         space.make_folder()
-        self._manifest = manifest
-        self._key, self._provider = key, provider
+        self._dataset, self._manifest = dataset, manifest
+        self._folder = space.folder / key_of(manifest)
         self._space = space
-        self._sizes = provider.sizes(manifest.shards)
+        self._sizes = manifest.shards.column("bytes")
         largest = int(self._sizes.max())
         if space.limit is not None and space.limit < largest:
             raise PackerError(
-                f"cache_bytes is {byte_size(space.limit)}, and {provider.folder} has shards of "
+                f"cache_bytes is {byte_size(space.limit)}, and {dataset} has shards of "
                 f"{byte_size(largest)}: raise cache_bytes"
             )
         self._pid = os.getpid()
         self._checked: set[Path] = set()  # shards that this process has fetched or hashed
-        self._process: tuple[int, TaskProcess] | None = None  # what writes for a forked process, given its id
+        self._process: tuple[int, TaskProcess] | None = None  # what downloads for a forked process, given its id
         self._asking = threading.Lock()
         self._ahead: ReadAhead | None = None
         self._wanted: tuple[Sequence[int], Sequence[int]] = (), ()
@@ -77,24 +74,23 @@ class ShardCache:
         shard = self._shard(number)
         with self._local_errors():
             deadline = time.monotonic() + ROOM_PATIENCE
-            while (held := self._locked(shard)) is None:
-                part = self._space.reserve(shard.path, shard.size)
+            while (lock := self._locked(shard)) is None:
+                part = self._space.reserve(shard.path, shard.entry.bytes)
                 if isinstance(part, Part):
-                    held = self._fetched(shard, part)
+                    lock = self._fetched(shard, part)
                     break
                 if part is Wait.OTHER:
                     deadline = time.monotonic() + ROOM_PATIENCE
                 elif give_up_one():
                     continue
                 elif time.monotonic() > deadline:
-                    raise self._space.shortage(shard.path, shard.size)
+                    raise self._space.shortage(shard.path, shard.entry.bytes)
                 time.sleep(_PAUSE)
-        lock, entry = held
         try:
-            return OpenShard(shard.path.parent, entry, self._manifest, lock)
+            return OpenShard(self._folder, shard.entry, self._manifest, lock)
         except PackerError as error:
             lock.release()
-            raise PackerError(str(error).replace(str(shard.path.parent), str(self._provider.folder))) from error
+            raise PackerError(str(error).replace(str(self._folder), str(self._dataset))) from error
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards that are read now, then upcoming ones, in the background.
@@ -118,65 +114,59 @@ class ShardCache:
         """Fetch a shard that is not needed yet, if there is room. Returns whether there was room."""
         shard = self._shard(number)
         with self._local_errors():
-            held = self._locked(shard)
-            if held is None:
-                part = self._space.reserve(shard.path, shard.size)
+            lock = self._locked(shard)
+            if lock is None:
+                part = self._space.reserve(shard.path, shard.entry.bytes)
                 if isinstance(part, Wait):
                     return part is Wait.OTHER
-                held = self._fetched(shard, part)
-        held[0].release()
+                lock = self._fetched(shard, part)
+        lock.release()
         return True
 
     def _shard(self, number: int) -> CachedShard:
         entry = self._manifest.shards[number]
-        path = self._space.folder / self._key / entry.file
-        return CachedShard(entry, path, int(self._sizes[number]), self._provider.folder / entry.file)
+        return CachedShard(entry, self._folder / entry.file, self._dataset / entry.file)
 
-    def _locked(self, shard: CachedShard) -> tuple[FileLock, ShardEntry] | None:
-        """Lock a shard for reading, so that it stays in the cache.
-
-        Returns the lock, and the entry of the shard with the size of the file, or None if the shard is not there.
-        """
+    def _locked(self, shard: CachedShard) -> FileLock | None:
+        """Lock a shard for reading, so that it stays in the cache; return None if it is not there."""
         path = shard.path
         with contextlib.suppress(FileNotFoundError):
             while (lock := try_lock(path, shared=True, create=False)) is None:
                 time.sleep(0.001)  # another process tries whether it can be evicted
-            found = self._provider.found(path, shard.entry, intact=path not in self._checked)
-            if found is not None:
+            is_checked = path in self._checked and path.stat().st_size == shard.entry.bytes
+            if is_checked or _fault(path, shard.entry) is None:
                 self._checked.add(path)
                 with contextlib.suppress(PermissionError):  # of another user
                     os.utime(path)
-                return lock, found
+                return lock
             lock.release()
             path.unlink()  # no process writes such a file: it was changed later
         return None
 
-    def _fetched(self, shard: CachedShard, part: Part) -> tuple[FileLock, ShardEntry]:
-        """Fetch a shard into a file that was reserved for it, and return it like `_locked`."""
+    def _fetched(self, shard: CachedShard, part: Part) -> FileLock:
+        """Fetch a shard into a file that was reserved for it, and lock it like `_locked`."""
         try:
-            self._write(shard, part.path)
+            self._download(shard, part.path)
             with part.path.open("rb") as file:
                 os.fsync(file.fileno())
             self._space.publish(part, shard.path)
-            found = self._provider.found(shard.path, shard.entry, intact=False)
-            assert found is not None
         except BaseException:
             part.path.unlink(missing_ok=True)
             part.lock.release()
             raise
         self._checked.add(shard.path)
-        return part.lock, found
+        return part.lock
 
-    def _write(self, shard: CachedShard, part: Path) -> None:
-        """Have the provider write a shard; after a fork, which no thread survives, in a new process."""
+    def _download(self, shard: CachedShard, to: Path) -> None:
+        """Download a shard; after a fork, which no thread of obstore survives, in a new process."""
         if self._pid == os.getpid():
-            self._provider.write(shard.entry, part)
+            download((shard, to))
             return
         with self._asking:
             if self._process is None or self._process[0] != os.getpid():
-                self._process = os.getpid(), TaskProcess(pickle.dumps(partial(_write_shard, self._provider)))
+                self._process = os.getpid(), TaskProcess(pickle.dumps(download))
             try:
-                self._process[1].call((shard.entry, part))
+                self._process[1].call((shard, to))
             except ProcessEndedError as error:
                 self._process = None
                 raise PackerError(f"{shard.source}: the process that fetches it ended ({error})") from None
@@ -196,8 +186,33 @@ class ShardCache:
             ) from error
 
 
-def _write_shard(provider: ShardProvider, request: tuple[ShardEntry, Path]) -> None:
-    provider.write(*request)
+def download(request: tuple[CachedShard, Path]) -> None:
+    """Download a shard to a file, and once more if it does not match the manifest."""
+    shard, to = request
+    for _ in range(2):
+        try:
+            shard.source.download(to)
+        except OSError as error:
+            if error.errno is not None and error.filename != str(shard.source):
+                raise  # of the local file
+            reason = f"{shard.source}: {error.strerror}" if error.strerror else str(error)
+            if isinstance(error, FileNotFoundError):
+                reason = f"{shard.source} is missing, but listed in the manifest: {_RESTORE}"
+            raise PackerError(reason) from error
+        fault = _fault(to, shard.entry)
+        if fault is None:
+            return
+    raise PackerError(f"{shard.source} {fault}, also when fetched again: it was changed after packing; {_RESTORE}")
+
+
+def _fault(path: Path, entry: ShardEntry) -> str | None:
+    """Return how a file differs from its entry in the manifest, or None."""
+    from packer.shards.files import hash_file  # imports xxhash, which local datasets do not need
+
+    size = path.stat().st_size
+    if size != entry.bytes:
+        return f"has {size:,} bytes, the manifest says {entry.bytes:,}"
+    return None if hash_file(path) == entry.xxh3_128 else "does not match its hash in the manifest"
 
 
 _RETRY_PAUSE = 0.5  # seconds until a shard that did not fit into the cache is tried again
