@@ -141,21 +141,6 @@ def test_tokens_and_labels_are_those_of_trl(tokenizer, adding_tokenizer, kind):
         assert read(records(kind), path) == with_trl(made, auto_tokenizer(path))
 
 
-@pytest.mark.parametrize("name", ["chatml", "default system", "no special tokens", "system in the first turn"])
-def test_chats_of_any_template_have_the_tokens_and_labels_of_trl(tmp_path, name):
-    pytest.importorskip("trl")
-    path = save_tokenizer(tmp_path / "tokenizer", template=EXACT[name])
-    made = [
-        {
-            "prompt": [{"role": "system", "content": "Be kind."}, user(prompt)],
-            "chosen": [assistant(one)],
-            "rejected": [assistant(other)],
-        }
-        for prompt, one, other in texts()
-    ]
-    assert read(made, path) == with_trl(made, auto_tokenizer(path))
-
-
 def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(shared_data):
     pytest.importorskip("trl")
     lines = (shared_data / "corpora" / "gsm8k.jsonl").read_text().splitlines()[:20]
@@ -259,28 +244,6 @@ def test_every_format_gives_the_same_rows_and_is_verified(tmp_path, tokenizer, k
     assert len(set(map(tuple, hashes.values()))) == 1, hashes
 
 
-@pytest.mark.parametrize("kind", ["implicit text", "explicit chat"])
-def test_the_trees_of_pairs_hold_both_answers_and_their_prompt_once(tmp_path, tokenizer, kind):
-    source = write_lines(tmp_path / "pairs.jsonl", records(kind))
-    manifest = pack(source, tmp_path / "out", tokenizer)
-    wanted = read(records(kind), tokenizer)
-    assert manifest.totals.documents == len(records(kind)) == len(wanted) // 2
-    shared = sum(next((at for at, label in enumerate(labels) if label >= 0), len(labels)) for _, labels in wanted[::2])
-    assert manifest.totals.tokens_shared >= shared - len(records(kind)), (
-        "the last token of a prompt is in both branches"
-    )
-    found = [(ids, places) for _, ids, places in answers_in(tmp_path / "out")]
-    expected = [(ids, [at for at, label in enumerate(labels) if at and label >= 0]) for ids, labels in wanted]
-    assert sorted(found) == sorted((ids, [(at, ids[at]) for at in places]) for ids, places in expected)
-
-
-def test_workers_and_ranks_do_not_change_a_byte(tmp_path, tokenizer, small):
-    source = write_lines(tmp_path / "pairs.jsonl", records("implicit chat"))
-    made = [pack(source, tmp_path / f"out-{workers}", tokenizer, workers=workers) for workers in (1, 2, 7)]
-    made.append(pack(source, tmp_path / "of-ranks", tokenizer, ranks="0/1", sync=True))
-    assert len({manifest.to_bytes() for manifest in made}) == 1
-
-
 def test_each_pair_has_the_values_and_the_group_of_its_record(tmp_path, tokenizer, small):
     made = [
         {**record, "topic": f"t{number % 5}", "score": number / 7 if number % 2 else number}
@@ -299,17 +262,6 @@ def test_each_pair_has_the_values_and_the_group_of_its_record(tmp_path, tokenize
     chosen = options(tokenizer, max_len=256, group_by="topic", keep=("score",))
     predicted = collect_figures.dataset_figures(source, options=chosen)
     assert predicted.rows == packer.load(tmp_path / "out").manifest.rows
-
-
-def test_verify_finds_what_differs_on_either_side(tmp_path, tokenizer):
-    made = [dict(record) for record in records("implicit text")]
-    source = write_lines(tmp_path / "pairs.jsonl", made)
-    pack(source, tmp_path / "out", tokenizer)
-    for number, role, document in ((3, "chosen", 3), (5, "rejected", 5)):
-        changed = [dict(record) for record in made]
-        changed[number][role] = changed[number][role][:-1] + "Q"
-        (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, changed), tokenizer=tokenizer)
-        assert fault.startswith(f"document {document} (pairs.jsonl line {number + 1})"), fault
 
 
 # ---- what is refused ----

@@ -537,14 +537,6 @@ def test_packing_trees_says_how_to_train_on_them(tmp_path):
         assert ('train only with format="tree"' in found) == says
 
 
-def test_trees_are_grouped_like_documents(tmp_path):
-    source = write_lines(tmp_path / "one.jsonl", [samples(number) for number in range(40)])
-    options = {"max_len": 48, "share_prefixes": True}
-    packer.pack(source, tmp_path / "grouped", keep=["weight"], group_by="weight", **options)
-    for row in rows_on_disk(tmp_path / "grouped"):
-        assert len({value for value, document in zip(row["weight"], row["doc_ids"], strict=True) if document >= 0}) == 1
-
-
 def test_a_tree_is_shown_branch_by_branch(tmp_path):
     record = {"input_ids": [[1, 2, 3, 4], [1, 2, 3, 7, 8]], "labels": [[-100, -100, -100, 4], [-100] * 3 + [7, 8]]}
     source = write_lines(tmp_path / "samples.jsonl", [record, {"input_ids": [[9]], "labels": [[9]]}])

@@ -151,3 +151,10 @@ def test_a_shuffled_dataset_with_masks_is_verified_and_measured_as_it_is_packed(
     assert packer.verify(out, dataset)
     assert not packer.verify(out, dataset.shuffle(seed=4))
     assert dataset_figures(dataset, options=PackOptions(max_len=16)).rows == manifest.rows
+
+
+@pytest.mark.parametrize("lengths", [[40, 100], [100, 100, 3], [65], [64, 200, 64]], ids=str)
+def test_truncated_documents_cut_at_the_end_of_a_row_are_verified(tmp_path, lengths):
+    source = write(tmp_path, "arrow", {"input_ids": [list(range(length)) for length in lengths]})
+    packer.pack(source, tmp_path / "out", max_len=64, algorithm="wrapped", long="truncate")
+    assert list(packer.verify(tmp_path / "out", source)) == []
