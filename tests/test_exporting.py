@@ -3,9 +3,7 @@
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import packer
 from packer import PackerError
 from packer.exporting.targets import TARGETS
 from packer.exporting.write_export import COMPRESSIONS, RECORD, convert
+from packer.output import replace_folder
 from packer.shards.files import HashingFile
 from tests.helpers import naive
 from tests.helpers.commands import run
@@ -334,37 +333,32 @@ def test_a_full_disk_is_reported_and_leaves_nothing(packed, tmp_path, monkeypatc
     assert sorted(tmp_path.rglob("*")) == before
 
 
-KILLED = """
-import os, signal, sys
-import packer
-steps = 0
-def progress(*_):
-    global steps
-    steps += 1
-    if steps == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-packer.export(sys.argv[1], sys.argv[2], to="torchtune", overwrite=True, workers=1, progress=progress)
-"""
+def is_complete(out: Path) -> bool:
+    """Whether an export has exactly the files of its record."""
+    record = json.loads((out / RECORD).read_text())
+    names = {RECORD, *(file["file"] for file in record["files"]), *record["small_files"]}
+    return {path.name for path in out.iterdir()} == names
 
 
-@pytest.mark.nightly(after=2)
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("moment", [1, 4])
-def test_a_killed_export_never_looks_complete(packed, tmp_path, there, moment):
-    out = tmp_path / "out"
-    if there:
-        packer.export(packed, out, to="parquet")
-    arguments = [sys.executable, "-c", KILLED, str(packed), str(out), str(moment)]
-    done = subprocess.run(arguments, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert beside(out) == [".out.packer-export"]
-    assert not (tmp_path / ".out.packer-export" / RECORD).exists()
-    if there:
-        assert read(out) == rows_on_disk(packed)
-    else:
-        assert not out.exists()
-    packer.export(packed, out, to="torchtune", overwrite=True)
-    assert list(read(out)[0]) == list(COLUMNS["torchtune"])
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_an_export_that_begins_while_the_old_one_is_deleted_is_refused(packed, tmp_path, monkeypatch, exchanges):
+    out, rmtree, refusals = tmp_path / "out", shutil.rmtree, []
+    packer.export(packed, out, to="parquet")
+
+    def delete_slowly(path, **options):
+        if not refusals:
+            with pytest.raises(PackerError, match="out is being written by another packer: wait for it") as refusal:
+                packer.export(packed, out, to="torchtune", overwrite=True)
+            refusals.append(refusal)
+        rmtree(path, **options)
+
+    if not exchanges:
+        monkeypatch.setattr(replace_folder, "exchange", lambda *_: False)
+    monkeypatch.setattr(shutil, "rmtree", delete_slowly)
+    packer.export(packed, out, to="maxtext", overwrite=True)
+    assert refusals
+    assert is_complete(out)
+    assert "inputs_segmentation" in read(out)[0]
     assert not beside(out)
 
 

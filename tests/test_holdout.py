@@ -15,11 +15,9 @@ from tests.helpers import naive
 from tests.helpers.chat_templates import EXACT
 from tests.helpers.commands import refused, succeeded
 from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
-from tests.helpers.kills import Killed, named
 from tests.helpers.pack import hashes, save_arrow
 from tests.helpers.packings import Packing, packings
 from tests.helpers.ranks import run_ranks
-from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 
 
@@ -147,45 +145,6 @@ def test_the_answers_of_a_chat_are_held_out_together(tmp_path, tokenizer):
     assert not trained & held
     assert trained | held == set(range(60))
     assert held
-
-
-@pytest.mark.nightly(after=1)
-@pytest.mark.parametrize("kind", ["arrow", "decoded"])
-def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, monkeypatch, kind):
-    shrink(monkeypatch, partition_tokens=1)
-    documents = repeating()
-    source = save_arrow(tmp_path / "rows.arrow", documents)
-    if kind == "decoded":
-        source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in documents])
-    options = {"max_len": 64, "holdout": 0.15, "shard_size": "12KB", "workers": 1, "sync": False}
-    packer.pack(source, tmp_path / "expected", **options)
-    expected = [hashes(side) for side in both(tmp_path / "expected")]
-
-    def pack(out: Path, instant: int) -> int:
-        """Pack and be killed at an instant; return the instants that there were."""
-        instants = 0
-
-        def tell(target, rename):
-            nonlocal instants
-            instants += 1
-            if instants == instant:
-                raise Killed(target)
-            return rename()
-
-        with pytest.MonkeyPatch.context() as killing:
-            named(killing, tell)
-            packer.pack(source, out, **options)
-        return instants
-
-    instants = pack(tmp_path / "counted", 0)
-    assert instants > 15
-    for instant in range(1, instants + 1, 4):
-        out, holdout = both(tmp_path / str(instant))
-        with pytest.raises(Killed):
-            pack(out, instant)
-        assert not ((out / "manifest.json").exists() and not (holdout / "manifest.json").exists())
-        packer.pack(source, out, **options)
-        assert [hashes(side) for side in both(out)] == expected
 
 
 def test_ranks_write_both(tmp_path, out):
