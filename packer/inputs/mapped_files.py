@@ -15,6 +15,7 @@ after the other.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -205,12 +206,15 @@ def _map_again(
 
 
 _later: list[tuple[Mirror, NDArray[np.int64]]] = []
+_fetching = threading.Lock()  # other threads wait for what this one fetches
 
 
 def fetch_queued() -> None:
     """Fetch what the objects of unpickled files had in memory, together: one after the other would take long."""
-    fetch_chunks(_later)
-    _later.clear()
+    with _fetching:
+        count = len(_later)  # other threads may add more meanwhile
+        fetch_chunks(_later[:count])
+        del _later[:count]
 
 
 def _token_columns(columns: Mapping[str, Addresses], by: int, owner: pa.Buffer) -> dict[str, TokenColumn]:

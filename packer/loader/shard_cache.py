@@ -229,14 +229,12 @@ class ReadAhead:
         self._cache = cache
         self._changing = threading.Lock()
         self._missing: list[int] = []  # wanted, and perhaps not in the cache yet
-        self._wanted: set[int] = set()
         self._is_running = False
 
     def want(self, shards: Sequence[int]) -> None:
         """Replace the shards that are wanted, the most urgent first."""
         with self._changing:
-            self._missing = [shard for shard in shards if shard in self._missing or shard not in self._wanted]
-            self._wanted = {*shards}
+            self._missing = [*shards]
             if self._missing and not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="packer read ahead", daemon=True).start()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -95,19 +95,17 @@ def _owners(addresses: NDArray[np.int64]) -> tuple[list[Mirror], NDArray[np.int6
     return mirrors, np.where((owners >= 0) & (addresses < np.append(ends, 0)[owners]), owners, -1)
 
 
-def fetch_chunks(wanted: Iterable[tuple[Mirror, NDArray[np.int64]]]) -> None:
+def fetch_chunks(wanted: Sequence[tuple[Mirror, NDArray[np.int64]]]) -> None:
     """Fetch chunks of several mirrors, given their ascending numbers, at the same time; see `Mirror.fetch`."""
-    wanted = list(wanted)
-    in_parallel(
-        lambda part: part[0].load(*part[1]), [(each, part) for each, chunks in wanted for part in each.missing(chunks)]
-    )
+    parts = [(each, part) for each, chunks in wanted for part in each.missing(chunks)]
+    in_parallel(lambda part: part[0].load(*part[1]), parts)
     for each, chunks in wanted:
         each.fetched.update(chunks.tolist())
 
 
 def is_mirrored(addresses: NDArray[np.integer[Any]]) -> bool:
     """Whether any of these addresses lies in a mirror."""
-    return bool((_owners(addresses.astype(np.int64))[1] >= 0).any())
+    return bool(_mirrors) and bool((_owners(addresses.astype(np.int64))[1] >= 0).any())
 
 
 def read_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], object]:

@@ -25,7 +25,7 @@ from packer.stores.buckets import (
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-    from obstore import GetOptions, ObjectMeta, UpdateVersion
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStoreMethods
 
 Item = TypeVar("Item")
@@ -39,14 +39,12 @@ class ObjectState:
     st_size: int
     etag: str
     st_mtime_ns: int
-    version: str | None = None
-    """Version of the object, where the store numbers them."""
 
     @classmethod
     def of(cls, found: ObjectMeta) -> ObjectState:
         """Return the state in an answer of a bucket."""
         modified = int(found["last_modified"].timestamp() * 1_000_000_000)
-        return cls(found["size"], found["e_tag"] or "", modified, found["version"])
+        return cls(found["size"], found["e_tag"] or "", modified)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -218,24 +216,18 @@ class RemotePath:
                 pass
 
     def write_bytes(self, content: bytes, *, if_absent: bool = False) -> None:
-        """Write the object, completely or not at all; one that is pinned, only if it still has this version.
+        """Write the object, completely or not at all.
 
-        Raises a FileExistsError with `if_absent`, or a ChangedError for another version, unless the object has this
-        content by now.
+        With `if_absent`, raises a FileExistsError for an object of other content. One of this content may be the result
+        of a try whose answer was lost.
         """
-        mode: Literal["create", "overwrite"] | UpdateVersion = "create" if if_absent else "overwrite"
-        if self.state is not None:
-            mode = {"e_tag": self.state.etag}
-            if self.state.version is not None:
-                mode["version"] = self.state.version
         try:
-            self._requested(lambda: self.store.put(self.key, content, mode=mode))
+            self._requested(lambda: self.store.put(self.key, content, mode="create" if if_absent else "overwrite"))
         except (FileExistsError, StoreError):
-            if mode == "overwrite" or not self._has(content):
+            if not if_absent or not self._has(content):
                 raise
 
     def _has(self, content: bytes) -> bool:
-        """Whether the object has this content: if so, a try to write it succeeded, and its answer was lost."""
         try:
             return replace(self, state=None).read_bytes() == content
         except OSError:
