@@ -1,16 +1,23 @@
 """Axolotl trains packed rows by its plugin: where it is installed, as in the environment of a test by night."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("axolotl")
-yaml = pytest.importorskip("yaml")
+pytest.importorskip("yaml")
 
 from packer import PackerError  # noqa: E402  these need torch
+from tests.helpers import axolotl_training  # noqa: E402
 from tests.helpers.documents import make_example, make_source  # noqa: E402
-from tests.helpers.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.models import VOCABULARY, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+
+ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -28,22 +35,7 @@ def train(example, tmp_path, monkeypatch):
     tiny_llama().save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
 
-    def run(**changes):
-        from axolotl.cli.train import do_cli
-
-        settings = {
-            "base_model": str(tmp_path / "model"), "plugins": ["packer.trainers.axolotl.Packed"],
-            "packed_dataset": str(example.packed), "micro_batch_size": example.rows, "gradient_accumulation_steps": 1,
-            "num_epochs": 2, "learning_rate": 0.01, "optimizer": "adamw_torch", "lr_scheduler": "constant",
-            "sequence_len": 32, "max_grad_norm": 1000, "output_dir": str(tmp_path / "out"), "logging_steps": 1,
-            "bf16": False, "tf32": False, "attn_implementation": "sdpa", "save_strategy": "epoch", "use_cpu": True,
-        }  # fmt: skip
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings | changes))
-        monkeypatch.setattr("sys.argv", ["axolotl"])
-        do_cli(str(tmp_path / "config.yaml"))
-        return json.loads((tmp_path / "out" / "checkpoint-2" / "trainer_state.json").read_text())["log_history"]
-
-    return run
+    return lambda **changes: axolotl_training.train(tmp_path, example.packed, example.rows, **changes)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -70,6 +62,40 @@ def test_without_its_boundaries_axolotl_s_loss_is_another(example, train, monkey
     monkeypatch.setattr("packer.trainers.axolotl.Packed.add_callbacks_pre_trainer", lambda *_, **__: [])
     alone = train_alone(tiny_llama(), example.pieces)
     assert abs(train()[0]["loss"] - alone.loss) > 0.001
+
+
+@pytest.mark.parametrize("boundaries", ["with", "without"])
+def test_context_parallelism_trains_as_on_documents_alone(tmp_path, monkeypatch, boundaries):
+    """Two processes, each with half of a row, over stand-ins for the kernels of FlashAttention.
+
+    Axolotl takes the mean of the means of both halves, and does not train the first token of the second. Here, both
+    have as many trained tokens, and that one, in the middle of a document, is none of them.
+    """
+    tokens = [
+        [number * place % VOCABULARY for place in range(length)] for number, length in ((3, 12), (5, 40), (7, 12))
+    ]
+    labels = [list(each) for each in tokens]
+    labels[1][20] = -100
+    source = {"input_ids": tokens, "labels": labels}
+    example = make_example(tmp_path / "rows", source, add_column=[], max_len=64, algorithm="sequential")
+    tiny_llama().save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    for name in ("AXOLOTL_DO_NOT_TRACK", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["-m", "tests.helpers.axolotl_training", tmp_path, example.packed, boundaries]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*job, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone = train_alone(tiny_llama(), dict(enumerate(zip(tokens, labels, strict=True))))
+    for rank in range(2):
+        first, second = json.loads((tmp_path / f"{rank}.json").read_text())
+        if boundaries == "without":
+            assert abs(first["loss"] - alone.loss) > 0.001
+            continue
+        assert first["loss"] == pytest.approx(alone.loss, abs=1e-4)
+        assert first["grad_norm"] == pytest.approx(alone.gradient_norm, rel=1e-4)
+        assert second["loss"] < first["loss"]
 
 
 @pytest.mark.filterwarnings("ignore")

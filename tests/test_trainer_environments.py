@@ -33,7 +33,7 @@ PACKAGES = {
         "kernels==0.16.0 kernels-data==0.16.2 liger-kernel==0.8.1 mistral-common==1.11.5 nvidia-ml-py==12.560.30 "
         "optimum==1.16.2 platformdirs posthog==6.7.11 pycountry pydantic==2.12.5 pydantic-core==2.41.5 "
         "pydantic-extra-types==2.11.1 python-dotenv==1.0.1 schedulefree==1.4.1 termcolor tomlkit triton==3.9.0 "
-        "typer==0.25.1 wandb==0.31.0"
+        "typer==0.25.1 wandb==0.31.0 ring-flash-attn==0.1.8"
     ),
     "verl": (
         f"verl==0.9.1 transformers==5.10.0 accelerate==1.13.0 peft==0.19.0 datasets==4.8.4 {HUB} tokenizers==0.22.2 "
