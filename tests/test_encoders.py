@@ -16,7 +16,6 @@ from packer.column_names import NO_LOSS
 from packer.shards.row_format import PADDING
 from tests.helpers import naive
 from tests.helpers.formats import drawn_rows, lists, many_rows
-from tests.helpers.packed_rows import make
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -273,49 +272,3 @@ def test_masked_tokens_are_trained_at_their_own_place():
     assert packer.masked_lm_loss(logits, labels, num_items=2, weights=weights).item() == pytest.approx(
         expected.item() / 2
     )
-
-
-# ---- a BERT-tokenized set ----
-
-
-@pytest.fixture(scope="module")
-def bert_tokenizer(shared_data):
-    return transformers.AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert_uncased")
-
-
-@pytest.fixture(scope="module")
-def bert_rows(shared_data, bert_tokenizer, tmp_path_factory):
-    """The questions of gsm8k in BERT's tokens, at most three to a row of 128."""
-    out = tmp_path_factory.mktemp("bert") / "packed"
-    chats = datasets.load_dataset("json", data_files=str(shared_data / "corpora" / "gsm8k.jsonl"), split="train[:2000]")
-    texts = [chat[0]["content"] for chat in chats["messages"]]
-    source = datasets.Dataset.from_dict({"input_ids": bert_tokenizer(texts, truncation=False)["input_ids"]})
-    packer.pack(source, out, max_len=128, max_segments=MAX_SEGMENTS, labels=False, sync=False)
-    assert not list(packer.verify(out, source))
-    return packer.load(out)
-
-
-def test_masks_of_a_bert_tokenized_set_keep_to_segments(bert_rows, bert_tokenizer):
-    mlm = packer.masked_lm(bert_tokenizer)
-    masked = tokens = 0
-    for batch in packer.batches(bert_rows, rows=16, mlm=mlm, keep=(), tensors="numpy"):
-        labels, hidden = batch["labels"][0], batch["input_ids"][0]
-        chosen = labels != NO_LOSS
-        words = np.where(chosen, labels, hidden)
-        assert (words[batch["segments"]["pooling_positions"]] == bert_tokenizer.cls_token_id).sum() >= 16
-        begins, free = batch["cu_seq_lens_q"][:-1], ~np.isin(words, bert_tokenizer.all_special_ids)
-        trained, trainable = (np.logical_or.reduceat(each, begins) for each in (chosen, free))
-        assert (trained == trainable).all(), "every segment is trained on that has more than [SEP]"
-        masked, tokens = masked + chosen.sum(), tokens + free.sum()
-    assert masked / tokens == pytest.approx(0.15, abs=0.01)
-
-
-def test_pieces_of_documents_are_masked_alike_alone_and_behind_padding(tmp_path):
-    dataset = packer.load(make(tmp_path))
-    mlm = packer.MaskedLM(mask_id=1, vocab_size=20_000, special_ids=[0], probability=0.5)
-    rows = list(dataset)
-    assert any(row["doc_starts"].any() for row in rows[1:])
-    for order in (rows, rows[::-1]):
-        alone = [packer.collate([row], format="encoder", mlm=mlm, tensors="numpy")["labels"][0] for row in order]
-        together = packer.collate(order, format="encoder", mlm=mlm, tensors="numpy")["labels"]
-        assert together.tolist() == [labels.tolist() for labels in alone]

@@ -59,27 +59,6 @@ def test_masks_equal_the_naive_ones(segments, mlm, epoch):
         assert (hidden.tolist(), labels.tolist()) == expected
 
 
-@given(st.lists(segment, min_size=1, max_size=6), maskers)
-def test_the_requested_count_is_masked_without_special_tokens(segments, mlm):
-    for (tokens, document, _), (hidden, labels) in zip(segments, mask(segments, mlm), strict=True):
-        tokens = np.array(tokens)
-        chosen = labels != NO_LOSS
-        free = ~np.isin(tokens, [*SPECIAL, MASK])
-        assert not (chosen & ~free).any()
-        assert (labels[chosen] == tokens[chosen]).all()
-        assert (hidden[~chosen] == tokens[~chosen]).all()
-        assert not np.isin(hidden[chosen], SPECIAL).any()
-        if document == PADDING or not free.any():
-            assert not chosen.any()
-            continue
-        assert chosen.sum() == max(1, int(free.sum() * mlm.probability + 0.5))
-
-
-def test_a_segment_of_one_token_is_masked_whatever_its_neighbors():
-    for _, labels in mask([([5], number, 0) for number in range(20)], masker()):
-        assert labels.tolist() == [5]
-
-
 def test_shares_are_those_requested():
     random = np.random.default_rng(0)
     segments = [(random.integers(4, VOCABULARY, 200), document, 0) for document in range(1_000)]

@@ -156,12 +156,3 @@ def test_each_line_is_what_stats_and_pack_say_at_that_length(source, tmp_path) -
 def test_one_length_prints_what_it_always_printed(source) -> None:
     assert succeeded(source, "--max-len", 64).startswith("400 documents")
     assert "Padding by batch size" in succeeded(source, "--max-len", "64,64")
-
-
-def test_lengths_that_cannot_be_are_refused_in_one_line(source, tmp_path) -> None:
-    assert "0 is not a whole number from 1 to 16777216" in run(source, "--max-len", "0,64").stderr
-    assert "'64,x' is not a list of row lengths" in run(source, "--max-len", "64,x").stderr
-    assert "and --max-len 32 is not a multiple of it" in run(source, "--max-len", "32,66", "--align", 3).stderr
-    packed = tmp_path / "packed"
-    commands.succeeded("pack", source, "--max-len", 64, "-o", packed)
-    assert "is packed, into rows of one length" in run(packed, "--max-len", "32,64").stderr
