@@ -40,13 +40,13 @@ class MessageHeader:
         self.kind = _number(content, table, _HEADER_TYPE, "<B")
         self.body = max(_number(content, table, _BODY_LENGTH, "<q"), 0)
         self.rows, self.is_compressed = 0, False  # of a record batch, or of a dictionary
-        header = field_place(content, table, _HEADER)
+        header = _field_place(content, table, _HEADER)
         if self.kind == DICTIONARY_BATCH and header:
-            header = field_place(content, _follow(content, header), _DATA)
+            header = _field_place(content, _follow(content, header), _DATA)
         if self.kind in (DICTIONARY_BATCH, RECORD_BATCH) and header:
             header = _follow(content, header)
             self.rows = max(_number(content, header, _LENGTH, "<q"), 0)
-            self.is_compressed = bool(field_place(content, header, _COMPRESSION))
+            self.is_compressed = bool(_field_place(content, header, _COMPRESSION))
 
 
 def _follow(content: memoryview, place: int) -> int:
@@ -54,7 +54,7 @@ def _follow(content: memoryview, place: int) -> int:
     return place + int(struct.unpack_from("<I", content, place)[0])
 
 
-def field_place(content: memoryview, table: int, field: int) -> int:
+def _field_place(content: memoryview, table: int, field: int) -> int:
     """Return the offset of a field of a table; 0 if it is left out."""
     (back,) = struct.unpack_from("<i", content, table)
     slots = table - back
@@ -68,5 +68,5 @@ def field_place(content: memoryview, table: int, field: int) -> int:
 
 
 def _number(content: memoryview, table: int, field: int, form: str) -> int:
-    place = field_place(content, table, field)
+    place = _field_place(content, table, field)
     return int(struct.unpack_from(form, content, place)[0]) if place else 0

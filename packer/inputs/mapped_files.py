@@ -3,13 +3,9 @@
 A decoded batch takes about a kilobyte per column, so none is held: `MappedFile` holds where the batches of a file begin
 and the addresses of its token columns, about 70 bytes per batch. It is pickled by path, and mapped again.
 
-Of an object in storage, the headers of the messages are fetched first, without their bodies.
-
+Of an object in storage, the headers of the messages are fetched first, one after the other, without their bodies.
 pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
 of compressed record batches immediately, so these must be known first (`packer/arrow_messages.py`).
-
-The footer of a file says where its headers are, so they are fetched together. The headers of a stream are fetched one
-after the other.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow_messages import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader, field_place
+from packer.arrow_messages import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader
 from packer.errors import SourceError
 from packer.inputs.documents import reading
 from packer.stores import AnyPath, RemotePath
@@ -37,8 +32,6 @@ MAGIC = b"ARROW1"
 """First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
 
 _TAIL = 1 << 12  # bytes at the end of an Arrow file, where its footer is
-_DICTIONARIES, _RECORD_BATCHES = 2, 3  # fields of a Footer
-_BLOCK = np.dtype([("start", "<i8"), ("header", "<i4"), ("unused", "<i4"), ("body", "<i8")])  # of a message
 
 
 def map_file(path: AnyPath) -> pa.Buffer:
@@ -243,8 +236,6 @@ def fetch_headers(mirror: Mirror) -> tuple[int, bool]:
         footer = int.from_bytes(view[size - 10 : size - 6], "little")
         if 0 < footer < size:
             mirror.fetch([size - 10 - footer], [footer])
-            with suppress(struct.error, ValueError):
-                _fetch_listed(mirror, view[size - 10 - footer : size - 10])
     rows, is_compressed = 0, False
     while at + 8 <= size:
         mirror.fetch([at], [8])
@@ -265,25 +256,3 @@ def fetch_headers(mirror: Mirror) -> tuple[int, bool]:
         if message.kind == DICTIONARY_BATCH:
             mirror.fetch([start], [min(at, size) - start])
     return rows, is_compressed
-
-
-def _fetch_listed(mirror: Mirror, footer: memoryview) -> None:
-    """Fetch all headers and dictionaries that a footer lists together, because single requests would take long.
-
-    The footer may be damaged: what lies outside the object is passed over.
-    """
-    size = mirror.buffer.size
-    (table,) = struct.unpack_from("<I", footer)
-    for field in (_DICTIONARIES, _RECORD_BATCHES):
-        place = field_place(footer, table, field)
-        vector = place + int(struct.unpack_from("<I", footer, place)[0]) if place else 0
-        count = int(struct.unpack_from("<I", footer, vector)[0]) if place else 0
-        if not count:
-            continue
-        blocks = np.frombuffer(footer, _BLOCK, count, vector + 4)
-        starts = blocks["start"]
-        lengths = blocks["header"].astype(np.int64)
-        if field == _DICTIONARIES:
-            lengths += np.clip(blocks["body"], 0, size)
-        inside = (starts >= 0) & (starts < size) & (lengths > 0) & (lengths <= size - starts)
-        mirror.fetch(starts[inside], lengths[inside])
