@@ -47,7 +47,7 @@ from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments
 from packer.sources.open_sources import SourceLike, open_source, source_name
 from packer.sources.read_documents import Documents, read_documents
-from packer.sources.shared_prefixes import REPEATED, SAVED
+from packer.sources.record_sources import REPEATED, SAVED
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

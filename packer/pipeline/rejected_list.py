@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from packer.column_names import TREE
 from packer.errors import SourceError
 from packer.inputs.list_checks import STRIPPED
 from packer.manifest_fields import REJECTED, Totals
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.sources.read_documents import Documents
-from packer.sources.shared_prefixes import SAVED
+from packer.sources.record_sources import SAVED
 from packer.sources.source import Rejections
 
 
@@ -36,7 +37,7 @@ def with_counts(totals: Totals, documents: Documents) -> Totals:
     """Add the counts made while documents were decoded: of padding, of text, and of trees."""
     source, counts = documents.source, documents.source.counts
     totals = replace(totals, tokens_stripped=counts[STRIPPED] or None)
-    if source.tree_len is not None:
+    if TREE in source.columns.extra:
         totals = replace(totals, tokens_shared=counts[SAVED])
     if source.text is None:
         return totals

@@ -175,7 +175,7 @@ def _write(
     identity = documents.identity
     assert identity.text is not None
     counts, digest = None, None
-    if spilled.skips:
+    if opened.skips:
         refuse_all_rejected(documents)
         counts, digest = documents.source.rejections.counts, write_rejected_list(folder, documents.source.rejections)
     report = TokenizeReport(

@@ -9,12 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from packer.arrow import as_arrow
-from packer.column_names import ANSWER, CONTENT_HASH, ROLES, TREE
+from packer.column_names import ROLES
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import as_plain, check_types, find_columns, is_list, require_column
+from packer.inputs.column_types import as_plain, find_columns, is_list, require_column
 from packer.inputs.documents import (
-    COLUMNS,
-    LONGEST,
     MASKS,
     Batch,
     Columns,
@@ -22,13 +20,12 @@ from packer.inputs.documents import (
     columns_of_side,
     null_message,
 )
-from packer.inputs.format_reader import DecodedInput, Reader
+from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import BlockRecords, as_lists, check_list, check_lists, first_fault, int32_lists
 from packer.options import ReadOptions
-from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
-from packer.sources.shared_prefixes import share_prefixes
+from packer.sources.record_sources import source_of_records
 from packer.sources.source import Source
 from packer.token_memory import list_lengths
 
@@ -47,44 +44,21 @@ def open_records(found: Found, options: ReadOptions) -> Source:
     column is missing, or has another type.
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
-    kept, skips, numbered = columns.extra, options.on_error == "skip", not options.pairs
     readers = readers_of(found)
     for reader in readers:
         if options.pairs:
             check_fields_of_pairs(reader)
         else:
             _check_fields(reader, columns)
-        reader.require(kept)
+        reader.require(columns.extra)
     nothing = int32_lists(_empty(2)) if options.pairs else _empty()
-    most = LONGEST if options.pairs else options.tree_len  # a pair is never divided
-    share = partial(share_prefixes, max_len=most, stored=True, numbered=numbered)
-    decode = answers_of_pairs if options.pairs else partial(_documents, columns)
-    lists = COLUMNS_OF_PAIRS if options.pairs else columns[:2]
-    inputs = tuple(
-        DecodedInput(
-            reader=reader,
-            needed=tuple(dict.fromkeys((*lists, *kept))),
-            extra=kept,
-            decode=decode,
-            empty=Batch(nothing, nothing, 0),
-            is_slow=True,
-            has_labels=True,
-            steps=(share, partial(with_record_hashes, options=options)) if options.hashes_records else (share,),
-            numbers_documents=numbered,
-            skips=skips,
-        )
-        for reader in readers
-    )
-    check_types(found.name, kept, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    made = {ANSWER: numbered, TREE: True, CONTENT_HASH: options.hashes_records}
-    return Source(
-        name=found.name,
-        inputs=inputs,
-        columns=COLUMNS._replace(extra=(*kept, *(name for name, is_made in made.items() if is_made))),
-        fingerprint=found.fingerprint,
-        pad_id=found.pad_id,
-        skips=skips,
-        tree_len=options.tree_len,
+    return source_of_records(
+        found,
+        readers,
+        options,
+        columns=COLUMNS_OF_PAIRS if options.pairs else columns[:2],
+        decode=answers_of_pairs if options.pairs else partial(_documents, columns),
+        empty=Batch(nothing, nothing, 0),
     )
 
 

@@ -21,7 +21,7 @@ from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
 from packer.inputs.column_types import one_type
 from packer.inputs.documents import Columns, SourceFile
-from packer.inputs.format_reader import Input
+from packer.inputs.format_reader import DecodedInput, Input
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.manifest_fields import REASONS, RejectedRecord, TextIdentity
 from packer.token_memory import TokenColumn
@@ -86,12 +86,6 @@ class Source:
     pad_id: int | None = None
     """Padding or end-of-sequence token of the tokenizer; None if unknown."""
 
-    skips: bool = False
-    """Whether documents that cannot be used are rejected, and empty."""
-
-    tree_len: int | None = None
-    """Most tokens of a tree of several documents, if beginnings that documents share are stored once."""
-
     holds_chats: bool = False
     """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
 
@@ -100,6 +94,11 @@ class Source:
 
     rejections: Rejections = Rejections()
     """Rejected documents of inputs that were decoded, once they have been read."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether documents that cannot be used will be rejected, and empty."""
+        return any(isinstance(input_, DecodedInput) and input_.skips for input_ in self.inputs)
 
     @property
     def numbers_records(self) -> bool:

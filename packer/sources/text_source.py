@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.documents import COLUMNS, LONGEST, TURN_STARTS, DocumentError
-from packer.inputs.format_reader import DecodedInput, Reader, Step
+from packer.inputs.column_types import refuse_twins
+from packer.inputs.documents import COLUMNS, TURN_STARTS, DocumentError
+from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
 from packer.options import ReadOptions
-from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
-from packer.sources.shared_prefixes import share_prefixes
+from packer.sources.record_sources import source_of_records
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
 from packer.text.conversations import holds_messages
@@ -51,7 +48,7 @@ def open_text(found: Found, options: ReadOptions) -> Source:
     Columns to keep have a value for each document. So has the column "turn_starts", with the tokens at which turns
     of chats begin, unless it is known that documents are not split there.
     """
-    keep, pairs, skips = options.value_columns, options.pairs, options.on_error == "skip"
+    keep, pairs = options.value_columns, options.pairs
     refuse_masks(keep)
     if TURN_STARTS in keep:
         raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
@@ -71,24 +68,14 @@ def open_text(found: Found, options: ReadOptions) -> Source:
         )
     for reader in readers:
         reader.require(keep)
-    inputs = tuple(_decoded_text(reader, encoder, keep, options) for reader in readers)
-    check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    made = {
-        TURN_STARTS: turns,
-        ANSWER: options.numbers_records,
-        TREE: options.has_trees,
-        CONTENT_HASH: options.hashes_records,
-    }
-    return Source(
-        name=found.name,
-        inputs=inputs,
-        columns=COLUMNS._replace(extra=(*keep, *(name for name, is_made in made.items() if is_made))),
+    return source_of_records(
+        found,
+        readers,
+        options,
+        columns=encoder.records.needed,
+        decode=encoder.encode,
+        empty=encoder.empty_documents(encoder.documents_per_record or 1),
         encoder=encoder,
-        fingerprint=found.fingerprint,
-        pad_id=encoder.pad_id,
-        skips=skips,
-        tree_len=options.tree_len if options.has_trees else None,
-        holds_chats=encoder.identity.chat_template is not None,
     )
 
 
@@ -160,26 +147,3 @@ def _shown(records: Records) -> str:
     named = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
     columns = " and ".join(f"'{column}'" for column in named)
     return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"
-
-
-def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], options: ReadOptions) -> DecodedInput:
-    """Return the texts of a reader as an input, which tokenizes them each time it is read."""
-    steps: tuple[Step, ...] = ()
-    if encoder.has_labels and encoder.documents_per_record != 1:
-        most = LONGEST if options.pairs else options.tree_len  # a pair is never divided
-        share = partial(share_prefixes, max_len=most, stored=options.has_trees, numbered=options.numbers_records)
-        steps = (share,)
-    if options.hashes_records:
-        steps = (*steps, partial(with_record_hashes, options=options))
-    return DecodedInput(
-        reader=reader,
-        needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
-        extra=kept,
-        decode=encoder.encode,
-        empty=encoder.empty_documents(encoder.documents_per_record or 1),
-        is_slow=True,
-        has_labels=encoder.has_labels,
-        numbers_documents=options.numbers_records,
-        skips=options.on_error == "skip",
-        steps=steps,
-    )

@@ -106,7 +106,6 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
         columns=columns,
         fingerprint=found.fingerprint,
         pad_id=found.pad_id,
-        skips=skips,
         holds_chats=TURN_STARTS in names,
     )
 
