@@ -95,17 +95,9 @@ class TextIdentity(JsonRecord):
     stand_in: str | None = None
     """Built-in chat template that took the place of the tokenizer's own, which rewrites earlier answers; or None."""
 
-    moment: str | None = None
-    """Local time that chat templates write as the current one, YYYY-MM-DDThh:mm:ss; None unless one does."""
-
     def without_versions(self) -> dict[str, Any]:
         """Return the JSON object without library versions, which may differ although the tokens are the same."""
         return {name: value for name, value in self.to_dict().items() if name not in _VERSIONS}
-
-    @property
-    def requested(self) -> TextIdentity:
-        """Return the identity without the moment, which is set when an output is begun."""
-        return replace(self, moment=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,7 +43,6 @@ TEMPLATES = {
     "namespace, private later": "{% set ns = namespace() %}{% set ns._a = 1 %}",
     "dict": "{{ dict(a=1, **{'b': 2}) }}{{ dict.fromkeys('ab') }}",
     "attributes of dict": "{{ dict.__class__ }}{{ dict.mro }}",
-    "date": "{{ strftime_now('%Y') }}{{ strftime_now(format='%Y-%m') }}",
     "refusal": "{% if messages | length != 2 %}{{ raise_exception('Two messages only') }}{% endif %}",
     "change of a list": "{{ messages.append(1) }}",
     "change of a message": "{% for m in messages %}{{ m.update(a=1) }}{% endfor %}",

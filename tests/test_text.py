@@ -236,9 +236,8 @@ def test_padding_and_truncation_that_a_tokenizer_brings_along_are_off(tmp_path):
         assert ids == [*trained().encode(text).ids, trained().token_to_id("</s>")]
 
 
-def test_a_template_that_writes_the_date_is_known_by_it(path):
+def test_a_template_that_writes_the_date_gives_the_same_tokens_on_every_day(path):
     chat = recognize({"messages": []}, "x")
-    dated = text_options(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
-    assert Encoder(dated, chat).writes_date
-    for undated in ("x", "{# strftime_now #}x", "strftime_now{{ 'strftime_now' }}"):
-        assert not Encoder(text_options(tokenizer=path, chat_template=undated), chat).writes_date
+    dated = text_options(tokenizer=path, train_on="all", chat_template="{{ strftime_now('%Y-%m-%d') }}")
+    (ids,) = lists(Encoder(dated, chat).encode([{"messages": [{"role": "user", "content": "fox"}]}]).input_ids)
+    assert auto_tokenizer(path).decode(ids) == "2024-07-26"

@@ -81,7 +81,7 @@ def request_of(opened: Source, options: Mapping[str, object]) -> Request:
             )
             for file in opened.files
         ),
-        text=None if opened.text is None else opened.text.requested,
+        text=opened.text,
     )
 
 

@@ -40,7 +40,6 @@ from packer.output.request import Request, difference
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number
 from packer.shards.files import hash_file
-from packer.sources.spill import MOMENT
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
 from packer.stores.store import Folder, Store
@@ -233,7 +232,7 @@ class Output:
     def forget_plan(self) -> None:
         """Remove shards and checkpoints; the identity of the source last, with which nothing else is resumed."""
         self.remove_shards()
-        self.store.delete_all(self.checkpoints.folder, keep=["source", MOMENT])
+        self.store.delete_all(self.checkpoints.folder, keep=["source"])
         self.store.delete(f"{self.checkpoints.folder}/source")
 
     def clear(self) -> None:

@@ -47,7 +47,7 @@ from packer.shards.row_format import RowFormat
 from packer.sources.open_sources import SourceLike, open_source, refuse_decoding
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
-from packer.sources.spill import set_moment, spill_source
+from packer.sources.spill import spill_source
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
@@ -107,10 +107,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
             begun = replace(request, options={**request.options, "plan_version": PLAN_VERSION})
             with claimed(out, begun, job, is_answered=partial(is_written, out, request)) as (output, engine):
                 # Decode the files that cannot be mapped.
-                mapped = opened
-                if not opened.mapped:
-                    set_moment(opened, output.checkpoints, engine)
-                    mapped = spill_source(opened, output.spill, output.watched(progress), engine=engine)
+                mapped = spill_source(opened, output.spill, output.watched(progress), engine=engine)
                 watch.check()
                 watch = watch.of_mapped(mapped)
 
@@ -260,5 +257,5 @@ def _request_in(manifest: Manifest) -> Request:
     return Request(
         options=manifest.options.to_dict(),
         files=names_and_sizes(source.files),
-        text=None if source.text is None else source.text.requested,
+        text=source.text,
     )

@@ -31,7 +31,7 @@ from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.open_sources import open_source
 from packer.sources.read_documents import read_documents
 from packer.sources.source import Source, Watch
-from packer.sources.spill import set_moment, spill_source
+from packer.sources.spill import spill_source
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
@@ -95,7 +95,7 @@ class TokenizeReport(JsonRecord):
     @property
     def request(self) -> Request:
         """The request that made the dataset."""
-        return Request(options=self.options, files=self.files, text=self.text.requested)
+        return Request(options=self.options, files=self.files, text=self.text)
 
 
 def tokenize(
@@ -163,7 +163,6 @@ def _write(
     progress: Progress,
 ) -> TokenizeReport:
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
-    set_moment(opened, folder.checkpoints, engine)
     pieces = cut_source(opened, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder, pieces, names)

@@ -21,7 +21,7 @@ from packer.shards.reader import read_manifest
 from packer.sources.open_sources import SourceLike, open_packed_source
 from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
-from packer.sources.spill import repeat_moment, spill_source
+from packer.sources.spill import spill_source
 from packer.stores import AnyPath, any_path
 from packer.stores.local_files import temporary_directory
 from packer.system_errors import system_errors
@@ -117,7 +117,6 @@ def compare_opened(
     Inputs that cannot be mapped are decoded to temporary files.
     """
     packed = manifest.source
-    repeat_moment(opened, packed.text)
     fault = _text_fault(packed, opened)
     if fault is not None:
         yield fault

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -28,14 +27,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packer.checkpoints import Checkpoint, Checkpoints, make_checkpoint
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_with
 from packer.inputs.documents import COLUMNS, Batch, DocumentError
 from packer.inputs.format_reader import Input
 from packer.inputs.token_tables import MappedLists
-from packer.manifest_fields import REASONS, TextIdentity
+from packer.manifest_fields import REASONS
 from packer.processes import Processes
 from packer.progress import Progress, documents_of, raise_if_interrupted, silent
 from packer.sources.decoded_pieces import (
@@ -51,9 +49,6 @@ from packer.sources.decoded_pieces import (
 from packer.sources.source import Rejections, Source
 from packer.stores import AnyPath
 from packer.stores.store import store_at
-
-MOMENT = "moment"
-"""Name of the checkpoint with the time that chat templates write, with which documents may be decoded already."""
 
 WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
 
@@ -336,21 +331,3 @@ class _Report:
     def whole(self, number: int) -> None:
         """Report that a piece has been decoded."""
         self(number, self._decoding.pieces[number].input.file.bytes, self._decoding.documents_of(number))
-
-
-def set_moment(opened: Source, checkpoints: Checkpoints, engine: Engine) -> None:
-    """Set the moment at which an output is begun, in all processes and when it is resumed."""
-    encoder = opened.encoder
-    if encoder is not None and encoder.writes_date:
-        encoder.set_moment(make_checkpoint(checkpoints, MOMENT, _now, engine, lasting=True).facts["now"])
-
-
-def repeat_moment(opened: Source, text: TextIdentity | None) -> None:
-    """Set the moment that a manifest has for its text."""
-    moment, encoder = None if text is None else text.moment, opened.encoder
-    if encoder is not None and encoder.writes_date and moment is not None:
-        encoder.set_moment(moment)
-
-
-def _now() -> Checkpoint:
-    return Checkpoint(facts={"now": datetime.now().isoformat(timespec="seconds")})

@@ -16,7 +16,7 @@ from packer.progress import raise_if_interrupted
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, record_error
-from packer.text.template_environment import compiled, names_in
+from packer.text.template_environment import compiled
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
 
@@ -29,6 +29,9 @@ _SHORT_CHAT = [
 _THOUGHT = {"role": "assistant", "content": "4", "reasoning_content": "Two and two."}
 _TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
 _PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which no template changes
+
+_DATE = datetime(2024, 7, 26)
+"""Date that templates write as today's, so that packs of different days are equal; Llama's write it by default."""
 
 # arguments of transformers' apply_chat_template
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
@@ -59,8 +62,6 @@ class Templates:
             self.ends = tuple(sorted({*self.ends, *template.ends}))
         self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
-        self.moment = datetime.now()
-        """Current time for templates, the same in all renderings."""
         self._takes_parts: dict[tuple[str, str], bool] = {}
 
     @cached_property
@@ -94,11 +95,6 @@ class Templates:
             if own == [self.attempt(chat, chat.messages, template=template) for chat in chats]:
                 return name
         return None
-
-    @property
-    def write_date(self) -> bool:
-        """Whether a template writes the current date or time."""
-        return any("strftime_now" in names_in(source) for source in self.sources.values())
 
     def source_of(self, chat: Chat) -> str:
         """Return the template for a chat: `tool_use` for tools, if it exists. Raises a DocumentError if none fits."""
@@ -189,15 +185,16 @@ class Templates:
                 messages=messages,
                 tools=chat.tools,
                 add_generation_prompt=prompt,
-                strftime_now=self._strftime_now,
+                strftime_now=_strftime_now,
             )
         except Exception as error:  # templates raise anything
             if shortage(error) is not None:
                 raise
             return error
 
-    def _strftime_now(self, format: str) -> str:  # templates may name the argument
-        return self.moment.strftime(format)
+
+def _strftime_now(format: str) -> str:  # templates may name the argument
+    return _DATE.strftime(format)
 
 
 def _arguments(chat: Chat) -> dict[str, Any]:

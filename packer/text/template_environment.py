@@ -39,14 +39,6 @@ def parsed(source: str, *, marked: bool = False) -> nodes.Template:
         return _environment(marked).parse(source)
 
 
-def names_in(source: str) -> set[str]:
-    """Return the names in a chat template; none if its syntax is wrong, which rendering reports."""
-    try:
-        return {name.name for name in parsed(source).find_all(nodes.Name)}
-    except (TemplateError, RecursionError):
-        return set()
-
-
 def compiled_tree(tree: nodes.Template, *, marked: bool = False) -> Template:
     """Compile a syntax tree, with the arguments of `parsed`; the tree is changed."""
     with _compiling():

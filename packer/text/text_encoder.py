@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -155,17 +154,6 @@ class Encoder:
             jinja2=version("jinja2"),
             stand_in=self._template.stand_in,
         )
-
-    @property
-    def writes_date(self) -> bool:
-        """Whether a chat template writes the current date or time."""
-        return self._template is not None and self._template.templates.write_date
-
-    def set_moment(self, moment: str) -> None:
-        """Let chat templates write this moment, in ISO format, as the current time."""
-        assert self._template is not None
-        self._template.templates.moment = datetime.fromisoformat(moment)
-        self.identity = replace(self.identity, moment=moment)
 
     @property
     def differs(self) -> bool:
