@@ -1,6 +1,8 @@
 """`packer.trainers`: settings that would mix documents are refused, and trees train in the trainers that know them."""
 
 import re
+import runpy
+import sys
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -210,3 +212,21 @@ def test_axolotl_s_context_parallelism_takes_the_ring_that_knows_boundaries_or_i
         PackerError, match=r"micro_batch_size of Axolotl is 2: .* finds boundaries in a single row only"
     ):
         Packed().register({**ring, "micro_batch_size": 2, "sequence_parallel_degree": 2})
+
+
+def test_context_parallelism_of_olmo_core_is_refused(example, monkeypatch):
+    """Over stand-ins for what the module takes from OLMo-core, which needs an environment of its own."""
+    base = type("Base", (), {"__init__": lambda self, *_, **__: None})
+    mesh = SimpleNamespace(mesh_dim_names=("dp",))
+    data = SimpleNamespace(NumpyFSLDatasetBase=base, NumpyFSLDatasetConfig=base)
+    parallel = SimpleNamespace(MeshDimName=SimpleNamespace(cp="cp"), get_world_mesh=lambda: mesh)
+    packages = dict.fromkeys(("olmo_core", "olmo_core.data", "olmo_core.distributed"), SimpleNamespace())
+    modules = {"olmo_core.data.numpy_dataset": data, "olmo_core.distributed.parallel": parallel}
+    for name, module in (packages | modules).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    plugin = runpy.run_path(str(Path(packer.__file__).parent / "trainers" / "olmo_core.py"))
+    rows = plugin["PackedRows"](str(example.packed), 32)
+    rows.prepare()
+    mesh.mesh_dim_names = ("dp", "cp")
+    with pytest.raises(PackerError, match=r"with context parallelism \(cp_config\), .*: train without it"):
+        rows.prepare()
