@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import packer
+from packer.errors import SourceError
 from packer.text import fast_tokens
 from packer.text.fast_tokens import by_library
 from packer.text.load_tokenizer import open_tokenizer
@@ -145,7 +146,6 @@ def test_texts_with_characters_of_later_versions_of_unicode_have_the_tokens_of_t
     texts = [*OTHERS, *drawn, *mixed]
     tokens.fast._left_to_compare = 0
     found = tokens.encode([MarkedText(text) for text in texts], places=False)
-    assert not tokens.fast.differs
     ids, ends = by_library(tokens.backend, texts)
     assert np.array_equal(found.ends, ends)
     assert np.array_equal(found.ids, ids)
@@ -179,16 +179,13 @@ def test_what_was_compared_before_is_not_compared_again(kept, tmp_path, monkeypa
 def test_the_first_documents_are_compared_to_their_ends(texts, tokenizer, tmp_path, monkeypatch, caplog):
     source = tmp_path / "long.jsonl"
     source.write_text(json.dumps({"text": "the quick brown fox " * 500 + "jumps"}) + "\n")
-    monkeypatch.setattr(fast_tokens, "version", lambda: None)
-    expected, _ = packed(source, tokenizer, tmp_path / "expected")
     monkeypatch.setattr(fast_tokens, "version", lambda: "0")
     shrink(monkeypatch, fast_characters=1)
     shrink(monkeypatch, compared_documents=1 << 62)
     monkeypatch.setattr(fast_tokens, "load", without_merge("Ġjumps"))
     monkeypatch.setattr(fast_tokens, "hard_texts", lambda settings: ["plain"])
-    found, totals = packed(source, tokenizer, tmp_path / "found")
-    assert found == expected
-    assert totals.documents_by_gigatoken is None
+    with pytest.raises(SourceError, match="gigatoken gives other tokens than tokenizers for a document"):
+        packed(source, tokenizer, tmp_path / "found")
 
 
 @pytest.fixture(scope="module")
@@ -271,24 +268,22 @@ def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, 
 
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("wrong", ["somewhere", "nowhere", "everywhere"])
-def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp_path, monkeypatch, caplog, wrong):
-    """A merge of a planted way is another one: where that shows, all documents are tokenized by the library."""
-    caplog.set_level("INFO", logger="packer")
+def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp_path, monkeypatch, wrong):
+    """A merge of a planted way is another one: where that shows, packing fails, and without it begins anew."""
     monkeypatch.setattr(fast_tokens, "version", lambda: None)
     expected, _ = packed(texts, tokenizer, tmp_path / "expected")
     monkeypatch.setattr(fast_tokens, "version", lambda: "0")
-    shrink(monkeypatch, fast_characters=1)
-    shrink(monkeypatch, compared_documents=1)
-    planted = {"nowhere": "never", "somewhere": "Ġjumps", "everywhere": "Ġfox"}[wrong]
-
+    shrink(monkeypatch, fast_characters=1, compared_documents=1, piece=1 << 15, record_block=1 << 13)
+    planted = {"nowhere": "never", "somewhere": "\u0120jumps", "everywhere": "\u0120fox"}[wrong]
     monkeypatch.setattr(fast_tokens, "load", without_merge(planted))
     monkeypatch.setattr(fast_tokens, "hard_texts", lambda settings: ["plain"])
-    shrink(monkeypatch, piece=1 << 15, record_block=1 << 13)
+    if wrong != "nowhere":
+        with pytest.raises(SourceError, match="set PACKER_GIGATOKEN=0, and repeat the command"):
+            packed(texts, tokenizer, tmp_path / "found")
+        monkeypatch.setenv(fast_tokens.SWITCH, "0")
     found, totals = packed(texts, tokenizer, tmp_path / "found")
     assert found == expected
     assert totals.documents_by_gigatoken == (4000 if wrong == "nowhere" else None)
-    said = [record.getMessage() for record in caplog.records if "gigatoken" in record.getMessage()]
-    assert len(said) == (wrong != "nowhere"), caplog.text
 
 
 @needs_gigatoken

@@ -24,7 +24,6 @@ from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import REASONS, FileIdentity, SourceIdentity
 from packer.progress import Progress, documents_of, silent
 from packer.sources.source import Rejections, Source
-from packer.text.fast_tokens import SWITCH
 from packer.token_memory import list_lengths
 
 
@@ -86,7 +85,6 @@ def read_documents(
                     for name, values in batch.extra.items() if with_extra else ():
                         columns[name].append(values)
                     counts.update(batch.counts)
-                    _refuse_differing(counts, source.name)
                 if hold_lengths:
                     held.append(lengths)
                 digest.update(lengths.astype("<i4", copy=False).data)
@@ -128,15 +126,6 @@ def _lengths(input_: Input, source: Source) -> Iterator[tuple[NDArray[np.int32],
     for lengths in input_.lengths(source.columns):
         done += len(lengths)
         yield lengths, input_.file.bytes * done // max(input_.rows, 1), None
-
-
-def _refuse_differing(counts: Mapping[str, int], name: str) -> None:
-    """Raise a SourceError if gigatoken gives other tokens than the library, after documents that it tokenized."""
-    if counts["differing"] and counts["fast"]:
-        raise SourceError(
-            f"{name}: gigatoken gives other tokens than tokenizers for a document, after others that it tokenized: set "
-            f"{SWITCH}=0"
-        )
 
 
 def _extra(documents: Documents, columns: Mapping[str, Sequence[pa.Array]]) -> dict[str, pa.ChunkedArray]:

@@ -85,15 +85,8 @@ def _decode(source: Source, folder: AnyPath, progress: Progress, engine: Engine)
     """Decode every input that is not mapped into streams in `folder`; see `spill_source`. Return the streams."""
     pieces = cut_source(source, folder)
     sync = engine.is_shared or not engine.is_local
-    decoding = _Decoding(pieces=pieces, source=source, by_library=False, sync=sync)
+    decoding = _Decoding(pieces=pieces, source=source, sync=sync)
     decoding.run(engine, progress)
-    encoder = source.encoder
-    if encoder is not None:
-        counts = _sum_counts(pieces)
-        differs = counts["differing"] or (encoder.differs and not engine.is_shared)
-        if differs and counts["fast"]:  # what was tokenized until then may be wrong, too
-            encoder.stop_fast()
-            replace(decoding, by_library=True).run(engine, progress)
     if engine.is_shared:
         mark = folder / "types.unified"
 
@@ -167,8 +160,6 @@ class _Decoding:
 
     pieces: list[Piece]
     source: Source
-    by_library: bool
-    """Whether the library alone tokenizes, again what was not tokenized by it."""
     sync: bool
     """Whether streams are synced."""
     threads: int = 1
@@ -176,8 +167,6 @@ class _Decoding:
 
     def __call__(self, number: int) -> int:
         """Decode a piece in another process; return its number."""
-        if self.by_library and self.source.encoder is not None:
-            self.source.encoder.stop_fast()
         with closing(DecodePool(self.threads)) as pool:
             return self.decode(number, pool)
 
@@ -213,13 +202,10 @@ class _Decoding:
         return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
 
     def decoded(self, numbers: Sequence[int]) -> list[int]:
-        """Return which of these pieces have been decoded, by the library alone if `by_library`."""
+        """Return which of these pieces have been decoded."""
         pieces = [self.pieces[number] for number in numbers]
-        found = store_at(pieces[0].path.parent).each(self._is_decoded, pieces) if pieces else []
+        found = store_at(pieces[0].path.parent).each(Piece.is_written, pieces) if pieces else []
         return [number for number, is_decoded in zip(numbers, found, strict=True) if is_decoded]
-
-    def _is_decoded(self, piece: Piece) -> bool:
-        return piece.is_written() and not (self.by_library and piece.checkpoint()["counts"].get("fast"))
 
     def unify_types(self) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
@@ -265,10 +251,10 @@ class _Decoding:
         """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid."""
         piece, source = self.pieces[number], self.source
         report = report or _Report(self, silent)
-        if piece.is_intact() and self._is_decoded(piece):
+        if piece.is_intact():
             report.whole(number)
             return number
-        counts = Counter(differing=1) if self.by_library else Counter[str]()  # so that later runs know
+        counts = Counter[str]()
 
         def counted() -> Generator[Batch, None, None]:
             documents = 0

@@ -2,7 +2,7 @@
 
 It is never trusted: it is compared with the library on texts that are hard to tokenize, on all added tokens and all
 characters, on the first documents and on one in a thousand of all others, drawn by hash. Texts with characters that it
-treats differently are left to the library. At any other difference, it is no longer used.
+treats differently are left to the library. Any other difference is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import first_line
+from packer.errors import PackerError, SourceError, first_line
 from packer.progress import STATUS
 from packer.system_errors import shortage
 from packer.text.tokenizer import Content
@@ -72,20 +72,14 @@ class FastTokens:
         is_plain = model["type"] == "BPE" and not model.get("dropout") and not settings.get("encode_special_tokens")
         self._is_used = is_plain and is_switched_on() and version() is not None
         self._left_to_compare = _FIRST
-        self.differs = False
-        """Whether a document had other tokens than by the library."""
 
     def __reduce__(self) -> tuple[type[FastTokens], tuple[Any, ...]]:
         return type(self), (self._backend, self._content)  # to pass between processes
 
-    def stop(self) -> None:
-        """Use the library from now on."""
-        self._is_used = False
-
     def encode(self, texts: Sequence[str]) -> tuple[Encoded, int] | None:
         """Tokenize texts; return them and how many gigatoken tokenized, or None if that is left to the library.
 
-        The library is used from now on if a text has other tokens than by the library.
+        Raises a SourceError if a text has other tokens than by the library.
         """
         loaded = self._opened(texts)
         if loaded is None:
@@ -96,7 +90,8 @@ class FastTokens:
         except BaseException as error:
             if not is_refusal(error):
                 raise
-            self._differ()
+            log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
+            self._is_used = False
             return None
         if left:
             lists = np.split(ids, ends[:-1])
@@ -107,16 +102,11 @@ class FastTokens:
         by_library = self._by_library([texts[at] for at in compared])
         parts = [ids[ends[at - 1] if at else 0 : ends[at]] for at in compared]
         if differing(_concatenated(parts), by_library):
-            self._differ()
-            return None
+            raise SourceError(
+                "gigatoken gives other tokens than tokenizers for a document, so others may be wrong, too: set "
+                f"{SWITCH}=0, and repeat the command"
+            )
         return (ids, ends), len(texts) - len(left)
-
-    def _differ(self) -> None:
-        with self._lock:
-            if not self.differs:
-                log.warning("gigatoken gives other tokens than tokenizers for a document: tokenizers makes all tokens")
-            self.differs = True
-        self.stop()
 
     def _by_library(self, texts: Sequence[str]) -> Encoded:
         return by_library(self._backend, texts)
@@ -133,7 +123,7 @@ class FastTokens:
                     if not is_refusal(error):
                         raise
                     log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
-                    self.stop()
+                    self._is_used = False
         return self._loaded if self._is_used else None
 
     def _load(self) -> _Loaded:
@@ -176,6 +166,8 @@ def _concatenated(parts: Sequence[NDArray[np.int32]]) -> Encoded:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether a tokenizer raised this: tokenizers raises plain Exception and, if Rust panics, a BaseException."""
+    if isinstance(error, PackerError):
+        return False
     is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
     return is_known and shortage(error) is None
 

@@ -115,7 +115,6 @@ class Encoder:
         unstopped     answers in chats that end without a trained stop token
         special       chats in which the content of a message holds the text of a special token
         fast          documents that were tokenized by gigatoken
-        differing     1 if it gave other tokens than the library, here or before: nothing of it is to be kept
 
         A DocumentError is raised if a record is wrong, or what is trained cannot be located exactly.
         """
@@ -155,15 +154,6 @@ class Encoder:
             stand_in=self._template.stand_in,
         )
 
-    @property
-    def differs(self) -> bool:
-        """Whether gigatoken gave other tokens than the library; it is no longer used then."""
-        return self._tokens.fast.differs
-
-    def stop_fast(self) -> None:
-        """Tokenize by the library alone from now on."""
-        self._tokens.fast.stop()
-
     def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
         """Tokenize texts, and turn places in them into labels and starts of turns."""
         tokens = self._tokens.encode(texts, places=self.has_labels or self.has_turns)
@@ -194,7 +184,6 @@ class Encoder:
                 unstopped=sum(text.unstopped for text in texts),
                 special=sum(text.holds_special for text in texts),
                 fast=tokens.by_gigatoken,
-                differing=int(self.differs),
             ),
             records=np.array([text.row for text in texts], np.int64),
         )
