@@ -53,6 +53,12 @@ def write_olmo(folder):
     write_array(folder / "labels_mask_1.npy", [[token % 2 for token in tokens] for tokens in documents(1)], "bool")
 
 
+def write_masked(folder):
+    made = table(1)
+    masks = pa.array([[1] * len(each) for each in made["input_ids"].to_pylist()], pa.list_(pa.int8()))
+    write_ipc(folder / "a.arrow", made.append_column("attention_mask", masks), rows=50)
+
+
 SOURCES = {
     "stream": (lambda folder: [write_stream(folder / f"{n}.arrow", n) for n in range(3)], {}),
     "file": (lambda folder: write_stream(folder / "a.arrow", 1, stream=False), {}),
@@ -60,6 +66,7 @@ SOURCES = {
     "kept": (lambda folder: write_stream(folder / "a.arrow", 1), {"keep": ("url",), "keep_tokens": ("score", "topk")}),
     "untrained": (lambda folder: write_stream(folder / "a.arrow", 1), {"untrained": "drop"}),
     "skip": (lambda folder: write_stream(folder / "a.arrow", 1), {"on_error": "skip"}),
+    "masked": (write_masked, {}),
     "groups": (lambda folder: write_stream(folder / "a.arrow", 1), {"group_by": "url"}),
     "sequential": (lambda folder: write_stream(folder / "a.arrow", 1), {"algorithm": "sequential"}),
     "indexed": (lambda folder: write_indexed(folder / "a", in_one(documents(1)), "uint16"), {}),

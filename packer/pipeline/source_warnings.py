@@ -6,15 +6,16 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
-import pyarrow as pa
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.inputs.documents import reading
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import PlanTotals
 from packer.sources.source import Rejections, Source
-from packer.token_memory import fetched_lists
-from packer.token_memory.token_column import NO_BYTES
+from packer.token_memory import fetched_spans, lengths_of
 
 _READ_TOGETHER = 250  # documents
 _LOOKED_AT = 1000  # documents
@@ -88,7 +89,7 @@ def _padding_of(source: Source) -> int | None:
     repeated: Counter[int] = Counter()
     documents = 0
     for tokens in islice(_documents(source), _LOOKED_AT):
-        ends = (tokens[:_REPEATED].to_pylist(), tokens[-_REPEATED:].to_pylist())
+        ends = (tokens[:_REPEATED].tolist(), tokens[-_REPEATED:].tolist())
         ids = [end[0] for end in ends if len(end) == _REPEATED and len(set(end)) == 1]
         if len(set(ids)) == len(ids):  # otherwise, the whole document may consist of one id
             repeated.update(ids)
@@ -97,14 +98,19 @@ def _padding_of(source: Source) -> int | None:
     return token if count > max(_MOST * documents, _FEWEST) else None
 
 
-def _documents(source: Source) -> Iterator[pa.Array]:
-    """Yield the tokens of each document in the files; nothing is copied."""
+def _documents(source: Source) -> Iterator[NDArray[np.integer[Any]]]:
+    """Yield the tokens of each document in the files."""
     for input_ in source.inputs:
-        if isinstance(input_, MappedLists):
-            for (chunk,) in input_.chunks(input_.input_ids):
-                if chunk.type.value_type == NO_BYTES:
-                    return
-                for first in range(0, len(chunk), _READ_TOGETHER):
-                    with reading(input_.file.name):
-                        (part,) = fetched_lists([chunk[first : first + _READ_TOGETHER]])
-                    yield from (part[number].values for number in range(len(part)))
+        if not isinstance(input_, MappedLists):
+            continue
+        column = input_.tokens(input_.input_ids)
+        if (column.addresses.value_codes < 0).any():  # only lengths are known
+            return
+        for first in range(0, len(column), _READ_TOGETHER):
+            lists = np.arange(first, min(first + _READ_TOGETHER, len(column)))
+            lengths = np.empty(len(lists), np.int32)
+            lengths_of(column.addresses, lists, lengths)
+            with reading(input_.file.name):
+                columns, read = fetched_spans({"": column}, lists, np.zeros_like(lists), lengths.astype(np.int64))
+            for number, length in zip(read.tolist(), lengths.tolist(), strict=True):
+                yield columns[""].values_at(number, 0, length)

@@ -20,7 +20,8 @@ from packer.options import ReadOptions
 from packer.sources.find_source import column_names, for_each_file
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
-from packer.token_memory import fetched_lists, list_lengths
+from packer.stores import RemotePath
+from packer.token_memory import list_lengths
 
 
 def open_tokens(found: Found, options: ReadOptions) -> Source:
@@ -140,16 +141,19 @@ def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...]) 
 
 
 def _masks_nothing(input_: MappedLists, name: str) -> bool:
-    """Whether a mask is 1 at every token of a mapped input, so that it need not be applied."""
-    chunks = list(input_.chunks(name, input_.input_ids))
+    """Whether a mask is 1 at every token of a mapped input, so that it need not be applied.
+
+    A mask in object storage is not looked at, which would take each rank as long as all together need to decode it.
+    """
+    if isinstance(input_.file.path, RemotePath):
+        return False
     with reading(input_.file.name):
-        masks = fetched_lists([mask for mask, _ in chunks])
         try:
             return all(
                 not mask.null_count
                 and mask_values(mask).all()
                 and np.array_equal(list_lengths(mask), list_lengths(tokens))
-                for mask, (_, tokens) in zip(masks, chunks, strict=True)
+                for mask, tokens in input_.chunks(name, input_.input_ids)
             )
         except ValueError:  # raised with its place when the lists are checked
             return False

@@ -8,7 +8,6 @@ same kernel packs and verifies.
 from packer.token_memory.gather import (
     Spans,
     count_trained,
-    fetched_lists,
     fetched_spans,
     gather,
     gather_bytes,
@@ -22,7 +21,6 @@ __all__ = [
     "Spans",
     "TokenColumn",
     "count_trained",
-    "fetched_lists",
     "fetched_spans",
     "gather",
     "gather_bytes",

@@ -7,11 +7,10 @@ segment. Prefetching those of the next segments saves 40% of the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
@@ -272,33 +271,3 @@ def fetched_spans(
 def lies_in_store(column: TokenColumn) -> bool:
     """Whether values of a column lie in object storage."""
     return is_mirrored(column.addresses.values)
-
-
-def fetched_lists(arrays: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return arrays of lists with their values in memory; raises as `fetched_spans`."""
-    starts, lengths = np.zeros((2, len(arrays)), np.int64)
-    for number, lists in enumerate(arrays):
-        values, buffer = lists.values, lists.buffers()[-1]
-        if buffer is None or not len(lists):
-            continue
-        if pa.types.is_fixed_size_list(lists.type):
-            first, last = (row * lists.type.list_size for row in (lists.offset, lists.offset + len(lists)))
-        else:
-            first, last = (lists.offsets[at].as_py() for at in (0, -1))
-        bits = values.type.bit_width
-        starts[number] = buffer.address + (values.offset + first) * bits // 8
-        lengths[number] = buffer.address - starts[number] - (-(values.offset + last) * bits // 8)
-    if not is_mirrored(starts):
-        return list(arrays)
-    moved, memory = read_ranges(starts, lengths)
-    return [_moved(lists, by, memory) for lists, by in zip(arrays, (moved - starts).tolist(), strict=True)]
-
-
-def _moved(lists: pa.Array, by: int, memory: object) -> pa.Array:
-    """Return an array of lists whose values are `by` bytes further on in `memory`, if only of those that it has."""
-    values, (*parts, validity, buffer) = lists.values, lists.buffers()
-    if buffer is None or not by:
-        return lists
-    there = pa.foreign_buffer(buffer.address + by, buffer.size, memory)
-    read = pa.Array.from_buffers(values.type, len(values), [validity, there], offset=values.offset)
-    return pa.Array.from_buffers(lists.type, len(lists), parts, offset=lists.offset, children=[read])

@@ -22,7 +22,6 @@ def table(seed, count=400):
     return pa.table(
         {
             "input_ids": pa.array(tokens, pa.list_(pa.int32())),
-            "attention_mask": pa.array([[1] * len(each) for each in tokens], pa.list_(pa.int8())),
             "labels": pa.array([[t if chance.random() < 0.5 else -100 for t in each] for each in tokens]),
             "url": [f"https://example.org/{number}" for number in range(count)],
             "score": pa.array([[number / 7] * len(each) for number, each in enumerate(tokens)], pa.list_(pa.float32())),
