@@ -18,7 +18,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import joined_ranges
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
@@ -38,7 +38,6 @@ def log_normal(documents: int) -> NDArray[np.int32]:
 def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, RowFigures]:
     """The rows of `auto`'s solver, by patterns alone."""
     algorithm = get_algorithm("auto")
-    assert isinstance(algorithm, Algorithm)
     patterns = algorithm.solve(cut_documents(lengths, max_len, "split").histogram)
     sums = RowSums(max_len)
     order = np.repeat(np.arange(len(patterns.counts)), patterns.counts)

@@ -31,8 +31,7 @@ _UNITS = {
     "export": ("tok", "tokens"),
     "compare": ("tok", "tokens"),
     "plan": ("part", "partitions"),
-    "length": ("plan", "plans"),
-    "solve": ("alg", "algorithms"),
+    "solve": ("alg", "plans"),
 }
 """What a stage counts, short for a bar and in words; all others count bytes."""
 

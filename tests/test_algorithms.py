@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 
-from packer.algorithms import ALGORITHMS, Algorithm, get_algorithm
+from packer.algorithms import ALGORITHMS, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.worst_fit import spfhp
@@ -16,7 +16,7 @@ from tests.helpers.algorithms import assert_valid, packs_of
 from tests.helpers.histograms import histogram_of, histograms, lengths_of, limits, packed_by, read_histogram
 
 # nnlshp keeps to the paper: it refuses long packs, and without a limit it takes 3; see test_nnls.py
-UNRESTRICTED = [name for name, known in ALGORITHMS.items() if isinstance(known, Algorithm) and name != "nnlshp"]
+UNRESTRICTED = [name for name, known in ALGORITHMS.items() if known.solve and name != "nnlshp"]
 
 TWINS = [
     (best_fit_decreasing, naive.best_fit_decreasing),

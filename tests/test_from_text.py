@@ -205,7 +205,7 @@ def test_a_tokenized_dataset_is_found_kept_and_replaced(tmp_path, tokenizer):
     other = run(args=["--no-eos"])
     assert (other.exit_code, "tokenized with eos True, not False" in other.stderr) == (1, True)
     replaced = run(args=["--no-eos", "--overwrite", "--json"])
-    assert json.loads(replaced.stdout)["text"]["eos"] is False
+    assert json.loads(replaced.stdout)["source"]["text"]["eos"] is False
     tokens = sum(len(row["input_ids"]) for row in datasets.load_from_disk(str(tmp_path / "rows-tokenized")))
     assert tokens == json.loads(replaced.stdout)["source"]["tokens"]
     (tmp_path / "other").mkdir()

@@ -8,7 +8,7 @@ import pytest
 import packer
 from packer.options import PackOptions
 from packer.output.job import Job
-from packer.pipeline.collect_figures import compare_lengths, dataset_figures, packed_figures
+from packer.pipeline.collect_figures import compare, dataset_figures, packed_figures
 from packer.pipeline.packing import pack as run_pack
 from tests.helpers.kept import KINDS as ALL_KINDS
 from tests.helpers.kept import write
@@ -84,7 +84,7 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
         found, made = predicted_and_packed(source, out, options)
         assert_alike(found, made)
         assert found.rows > dataset_figures(source, options=replace(options, limit=())).rows
-        lengths = compare_lengths(source, options=options, max_lens=[32, 48]).outcomes
+        lengths = compare(source, options, "max_len", [32, 48]).outcomes
         assert lengths[-1].rows == found.rows
         sums = [int(row["images"].sum()) for row in packer.load(out)]
         [planned], [packed] = found.limits, packed_figures(out).limits

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.options import PackOptions
-from packer.pipeline.collect_figures import compare_lengths
+from packer.pipeline.collect_figures import compare
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.row_figures import KEYS_OF_MATRICES
@@ -58,7 +58,7 @@ def test_work_is_that_of_one_token_after_the_other(rows: list[list[int]]) -> Non
 
 def figures_at(lengths: list[int], options: PackOptions) -> Figures:
     documents = datasets.Dataset.from_dict({"input_ids": [[1] * length for length in lengths]})
-    (found,) = compare_lengths(documents, options=options, max_lens=[options.max_len]).outcomes
+    (found,) = compare(documents, options, "max_len", [options.max_len]).outcomes
     return found
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.algorithms import ALGORITHMS, OrderAlgorithm
+from packer.algorithms import ALGORITHMS
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import sequential, wrapped
 from tests.helpers import naive
@@ -17,7 +17,7 @@ from tests.helpers.histograms import histogram_of
 from tests.helpers.pack import hashes, made_documents, save_arrow
 from tests.helpers.small import shrink
 
-NAMES = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
+NAMES = [name for name, known in ALGORITHMS.items() if known.arrange]
 TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}
 
 max_lens = st.integers(1, 40)

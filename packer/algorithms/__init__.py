@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.errors import PackerError
 
@@ -55,7 +55,7 @@ class Arranger(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
-    """A histogram algorithm: `get_algorithm("bfd").solve(histogram, max_segments=3).packs`."""
+    """An algorithm: `get_algorithm("bfd").solve(histogram, max_segments=3).packs`."""
 
     name: str
     """The name on the command line and in the manifest."""
@@ -63,8 +63,11 @@ class Algorithm:
     summary: str
     """One sentence for `--help`."""
 
-    solve: Solver
-    """The function that packs. A histogram always gives the same patterns in the same order."""
+    solve: Solver | None = None
+    """The function that packs a histogram, which always gives the same patterns; None for an order algorithm."""
+
+    arrange: Arranger | None = None
+    """The function that packs lengths in order, which always give the same rows; None for a histogram algorithm."""
 
     draws: bool = False
     """Whether most rows are drawn at random and `solve` packs only the rest; a bare histogram is solved as a whole."""
@@ -75,25 +78,8 @@ class Algorithm:
     proves: bool = False
     """Whether it may prove a higher lower bound than those of `packer.algorithms.bounds`."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OrderAlgorithm:
-    """An order algorithm: `get_algorithm("sequential").arrange(lengths, 4096).packs`."""
-
-    name: str
-    """The name on the command line and in the manifest."""
-
-    summary: str
-    """One sentence for `--help`."""
-
-    arrange: Arranger
-    """The function that packs. The same lengths always give the same rows."""
-
     keeps_whole: bool = True
     """Whether only documents longer than max_len are cut. If not, lower bounds for whole documents do not hold."""
-
-
-AnyAlgorithm: TypeAlias = "Algorithm | OrderAlgorithm"
 
 
 def _in_file(module: str, function: str) -> Callable[..., Any]:
@@ -105,7 +91,7 @@ def _in_file(module: str, function: str) -> Callable[..., Any]:
     return run
 
 
-ALGORITHMS: dict[str, AnyAlgorithm] = {
+ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
         Algorithm(
@@ -144,12 +130,12 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
             summary="Shortest pack first (Krell et al.): worst fit that opens a new pack for every leftover.",
             solve=_in_file("worst_fit", "spfhp"),
         ),
-        OrderAlgorithm(
+        Algorithm(
             name="sequential",
             summary="Next fit in source order: a document that does not fit the open row begins the next one.",
             arrange=_in_file("sequential", "sequential"),
         ),
-        OrderAlgorithm(
+        Algorithm(
             name="wrapped",
             summary="Concatenate and cut: no padding, but documents are cut wherever a row ends.",
             arrange=_in_file("sequential", "wrapped"),
@@ -160,7 +146,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
 """Every algorithm by its name."""
 
 
-def get_algorithm(name: str) -> AnyAlgorithm:
+def get_algorithm(name: str) -> Algorithm:
     """Return the algorithm with this name; if there is none, a PackerError lists all names."""
     algorithm = ALGORITHMS.get(name)
     if algorithm is None:

@@ -87,8 +87,9 @@ def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[st
     documents, tokens = count_of(source.documents, "document"), count_of(source.tokens, "token")
     yield f"Tokenized {documents} into {tokens} in {took}"
     yield from _table(_text_facts(report))
-    yield f"With {report.tokenizer}, {_text_identity(report.text)}"
-    yield from _stand_in(report.text)
+    if source.text is not None:
+        yield f"With {report.tokenizer}, {_text_identity(source.text)}"
+        yield from _stand_in(source.text)
     if report.documents_rejected:
         yield f"Rejected records are listed in {written.output / REJECTED}"
     yield f"Written to {written.output}"

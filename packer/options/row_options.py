@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm, get_algorithm
+from packer.algorithms import ALGORITHMS, get_algorithm
 from packer.errors import OptionError, PackerError
 from packer.json_record import read_fields
 from packer.options import choices
@@ -224,13 +224,12 @@ class PackOptions(CutOptions):
     @property
     def keeps_order(self) -> bool:
         """Whether the algorithm keeps the order of the source."""
-        return isinstance(get_algorithm(self.algorithm), OrderAlgorithm)
+        return get_algorithm(self.algorithm).arrange is not None
 
     @property
     def keeps_whole(self) -> bool:
         """Whether the algorithm cuts only documents longer than max_len."""
-        algorithm = get_algorithm(self.algorithm)
-        return isinstance(algorithm, Algorithm) or algorithm.keeps_whole
+        return get_algorithm(self.algorithm).keeps_whole
 
     @property
     def never_splits(self) -> bool:

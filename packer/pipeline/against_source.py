@@ -194,8 +194,7 @@ class SourceComparison:
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
         faults, split, kept = list[str](), 0, np.empty(len(documents), np.int32)
         if documents.max() < sums.end:
-            lists = self.documents.table.lists_of(documents)
-            lengths_of(self.documents.table.input_ids.addresses, lists, kept)
+            lengths_of(self.documents.table.input_ids.addresses, documents, kept)
             if (starts + lengths <= kept).all():
                 faults += self._value_faults(shard, table, rows)
             if self.manifest.options.long == "truncate":
@@ -226,11 +225,10 @@ class SourceComparison:
         if counted.trained != entry.trained:
             yield f"{entry.file} has {counted.trained:,} trained tokens, the manifest says {entry.trained:,}"
         if options.group_by is not None:
-            lists = self.documents.table.lists_of(rows.documents)
-            values = KeptValues.of({options.group_by: extra[options.group_by]}, lists).column(options.group_by, lists)
+            name, documents = options.group_by, rows.documents
+            groups = group_values(KeptValues.of({name: extra[name]}, documents).column(name, documents), name)
             numbers = np.repeat(np.arange(len(rows)), np.diff(rows.row_starts))
-            groups, documents = group_values(values, options.group_by), rows.documents.tolist()
-            fault = group_fault(numbers, groups, options, lambda at: self.documents.describe(documents[at]))
+            fault = group_fault(numbers, groups, options, lambda at: self.documents.describe(int(documents[at])))
             if fault is not None:
                 yield f"{entry.file} row {fault[0]} {fault[1]}"
 

@@ -7,16 +7,15 @@ report, a few rows are chosen and described segment by segment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms import ALGORITHMS
 from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import compile_seconds, prepare_for
 from packer.arrow import as_numpy
@@ -205,53 +204,42 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, keeps_rows: bool) -> RowFig
     return sums.finish()
 
 
-def compare_lengths(
+def compare(
     source: SourceLike,
     options: PackOptions,
-    max_lens: Sequence[int],
+    by: Literal["max_len", "algorithm"],
+    values: Collection[int] | Collection[str],
     documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> Comparison:
-    """Plan the rows of a dataset at several lengths, and compare them."""
-    measured, found = measure(source, options, progress), list[Figures]()
-    for done, max_len in enumerate(max_lens):
-        progress(f"length {max_len}", done, len(max_lens))
-        at_length = replace(options, max_len=max_len)
-        found.append(_figures_of(measured, measured.plan(at_length), at_length, documents_per_step))
-    progress("length", len(max_lens), len(max_lens))
-    return Comparison(by="max_len", outcomes=tuple(found))
+    """Plan the rows of a dataset at several lengths or by several algorithms, and compare them.
 
-
-def compare_algorithms(
-    source: SourceLike, options: PackOptions, documents_per_step: int = 64, progress: Progress = silent
-) -> Comparison:
-    """Plan the rows of a dataset by every algorithm, and compare them.
-
-    Progress is in documents while files are read, and "solve NAME" before each algorithm. A PackerError is raised if
-    the source cannot be read, or no algorithm could run.
+    Progress is in documents while files are read, and "solve NAME" before each plan. A PackerError is raised if the
+    source cannot be read, or nothing could be planned.
     """
     measured = measure(source, options, progress)
     outcomes: list[Figures] = []
     failures: dict[str, str] = {}
-    for done, name in enumerate(ALGORITHMS):
-        progress(f"solve {name}", done, len(ALGORITHMS))
+    for done, value in enumerate(values):
+        progress(f"solve {value}", done, len(values))
         try:
-            by_name = replace(options, algorithm=name)
+            changes: dict[str, Any] = {by: value}
+            changed = replace(options, **changes)
             begun, compiled = time.perf_counter(), compile_seconds()
-            plan = measured.plan(by_name)
+            plan = measured.plan(changed)
             seconds = time.perf_counter() - begun - (compile_seconds() - compiled)
-            outcomes.append(replace(_figures_of(measured, plan, by_name, documents_per_step), seconds=seconds))
+            outcomes.append(replace(_figures_of(measured, plan, changed, documents_per_step), seconds=seconds))
         except (PackerError, MemoryError) as error:
-            failures[name] = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
-    progress("solve", len(ALGORITHMS), len(ALGORITHMS))
+            if by == "max_len":
+                raise
+            failures[str(value)] = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
+    progress("solve", len(values), len(values))
     if not outcomes:
         reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
         raise PackerError(f"no algorithm could run; {reasons}")
-    return Comparison(
-        by="algorithm",
-        outcomes=tuple(sorted(outcomes, key=lambda figures: (figures.rows, figures.seconds))),
-        failures=failures,
-    )
+    if by == "algorithm":
+        outcomes.sort(key=lambda figures: (figures.rows, figures.seconds))
+    return Comparison(by=by, outcomes=tuple(outcomes), failures=failures)
 
 
 def _figures_of(measured: Measured, plan: Plan, options: PackOptions, documents_per_step: int) -> Figures:

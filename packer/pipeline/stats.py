@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from packer.algorithms import ALGORITHMS
 from packer.errors import OptionError, PackerError
 from packer.options import PackOptions, values_of
 from packer.paths import PathList, expanded
-from packer.pipeline.collect_figures import compare_algorithms, compare_lengths, dataset_figures, packed_figures
+from packer.pipeline.collect_figures import compare, dataset_figures, packed_figures
 from packer.pipeline.waiting import TrainingJob
 from packer.progress import Progress, silent
 from packer.report.comparison import Comparison
@@ -125,9 +126,9 @@ def stats(
         if by_algorithm and len(max_lens) > 1:
             raise OptionError(f"--max-len {','.join(map(str, max_lens))}: algorithms are compared at one length")
         if by_algorithm:
-            return compare_algorithms(source, options, documents_per_step, progress)
+            return compare(source, options, "algorithm", ALGORITHMS, documents_per_step, progress)
         if len(max_lens) > 1:
-            return compare_lengths(source, options, max_lens, documents_per_step, progress)
+            return compare(source, options, "max_len", max_lens, documents_per_step, progress)
         figures = dataset_figures(source, options=options, **collecting)
     page.write(figures)
     return figures

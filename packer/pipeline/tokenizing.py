@@ -12,13 +12,13 @@ from packer.engine import Engine
 from packer.errors import UNREADABLE, PackerError
 from packer.inputs.hugging_face import REPORT, STATE
 from packer.json_record import Count, JsonRecord
-from packer.manifest_fields import REJECTED, SourceIdentity, TextIdentity
+from packer.manifest_fields import REJECTED, SourceIdentity
 from packer.options import ReadOptions
 from packer.output.claim import claim
 from packer.output.job import Job, Written
 from packer.output.output_place import name_after, refuse_inside
 from packer.output.replace_folder import restore
-from packer.output.request import Request, RequestedFile, difference, request_of
+from packer.output.request import Request, difference, names_and_sizes, request_of
 from packer.output.unfinished_output import Output, OutputKind
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
@@ -61,12 +61,8 @@ class TokenizeReport(JsonRecord):
     options: Mapping[str, object]
     """Names of the columns to keep, under the key "keep", and "on_error" unless it is the default."""
 
-    text: TextIdentity
-    files: tuple[RequestedFile, ...]
-    """Name and size of each source file."""
-
     source: SourceIdentity
-    """Identity of the tokens as a source."""
+    """Identity of the tokens as a source, with its files and how its text was tokenized."""
 
     documents_straddling: Count
     """Documents with a token that is only partly in trained text."""
@@ -95,7 +91,7 @@ class TokenizeReport(JsonRecord):
     @property
     def request(self) -> Request:
         """The request that made the dataset."""
-        return Request(options=self.options, files=self.files, text=self.text)
+        return Request(options=self.options, files=names_and_sizes(self.source.files), text=self.source.text)
 
 
 def tokenize(
@@ -172,7 +168,6 @@ def _write(
     warn_of_unstopped(documents.source.counts)
     warn_of_special_texts(documents.source.counts)
     identity = documents.identity
-    assert identity.text is not None
     counts, digest = None, None
     if opened.skips:
         refuse_all_rejected(documents)
@@ -181,8 +176,6 @@ def _write(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,
         options=request.options,
-        text=identity.text,
-        files=request.without_times.files,
         source=identity,
         documents_straddling=documents.source.counts["straddling"],
         documents_untrained=documents.source.counts["untrained"],

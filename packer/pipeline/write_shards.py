@@ -75,7 +75,6 @@ class RowMaker:
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
         return RowBlock(
             lists=lists,
-            kept_lists=self.documents.table.lists_of(documents),
             documents=documents,
             starts=starts,
             lengths=lengths,
@@ -91,14 +90,13 @@ class RowMaker:
             columns["labels"] = table.labels
         columns |= {name: table.extra[name].addresses for name in self.row_format.stored_kept_tokens}
         with reading(self.documents.source.name):
-            return fetched_spans(columns, table.lists_of(rows.documents), rows.starts, rows.lengths)
+            return fetched_spans(columns, rows.documents, rows.starts, rows.lengths)
 
     def _kept(self, rows: LocatedRows) -> KeptValues:
         """Return the values that the documents of rows have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
-        lists = self.documents.table.lists_of(rows.documents)
-        return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, lists)
+        return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, rows.documents)
 
     def explain(self, bad: BadTokenError, columns: TokenColumns, block: RowBlock) -> str:
         """Return a message that names the document, position and value that is not a token id."""

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.algorithms import get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.patterns import Rows
 from packer.algorithms.sequential import OpenRow, OrderedRows
@@ -31,9 +31,9 @@ _MARKS = ("rows", "documents", "skipped")  # arrays of the checkpoint
 
 def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
     """Arrange the next documents, of which the first ones may go into `open_row`."""
-    algorithm = get_algorithm(options.algorithm)
-    assert isinstance(algorithm, OrderAlgorithm)
-    return algorithm.arrange(lengths, options.max_len, options.max_segments, open_row)
+    arrange = get_algorithm(options.algorithm).arrange
+    assert arrange is not None
+    return arrange(lengths, options.max_len, options.max_segments, open_row)
 
 
 def row_places(

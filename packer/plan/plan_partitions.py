@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms import get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
@@ -62,7 +62,6 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     """
     options = planning.reader.options
     algorithm = get_algorithm(options.algorithm)
-    assert isinstance(algorithm, Algorithm)
     bound = lower_bound(surveyed.histogram, options.max_segments)
     patterns = None
     if not algorithm.always_draws:

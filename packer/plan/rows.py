@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import extents_of, joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns, Rows
@@ -23,9 +23,9 @@ from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
     """Pack a histogram, int64 of shape (max_len + 1,), with the algorithm in the options."""
-    algorithm = get_algorithm(options.algorithm)
-    assert isinstance(algorithm, Algorithm)
-    return algorithm.solve(histogram, options.max_segments)
+    solve = get_algorithm(options.algorithm).solve
+    assert solve is not None
+    return solve(histogram, options.max_segments)
 
 
 def place_rows(

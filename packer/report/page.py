@@ -15,7 +15,6 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from itertools import pairwise
-from math import ceil, floor, log2
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
@@ -24,7 +23,7 @@ from markupsafe import Markup, escape
 from packer.manifest_fields import PlanTotals, Totals
 from packer.report.charts import STEP, Plot, Series, histogram_plot, row_plot, style_sheet
 from packer.report.dataset_figures import Figures
-from packer.report.length_figures import Tally, binned, weighted_median
+from packer.report.length_figures import Tally, binned, distribution, weighted_median
 from packer.report.plain_text import count_of, fewest, number, share
 
 _LISTED = 40  # segments in the table below the rows
@@ -198,9 +197,6 @@ def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:
     return Card(name="Tokens", value=value, lines=tuple(lines))
 
 
-_MOST_LENGTH_BINS = 24
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
     """A section: a question as heading, the answer, a plot if there is one, and paragraphs below."""
@@ -252,11 +248,11 @@ def _mixing_note(figures: Figures) -> str:
 
 
 def lengths_section(figures: Figures) -> Section:
-    """Say how long documents are, or the segments of packed rows, on a logarithmic scale, and where the tokens are."""
+    """Say how long documents are, or the segments of packed rows, and where the tokens are."""
     assert figures.document_lengths is not None
     values, counts = figures.document_lengths
     filled: Tally = (values[values > 0], counts[values > 0])
-    edges = length_edges(int(filled[0][0]), int(filled[0][-1]))
+    edges = [*distribution(filled).bin_edges]
     documents, tokens = binned(filled, edges)
     all_documents, all_tokens = sum(documents), sum(tokens)
     lengths, longer = figures.lengths, figures.documents_over_max_len
@@ -269,7 +265,7 @@ def lengths_section(figures: Figures) -> Section:
         )
     if longer:
         verdict += f" Longer than a row: {count_of(longer, 'document')}."
-    at_max_len = float(np.interp(log2(figures.max_len), [log2(max(edge, 1)) for edge in edges], range(len(edges))))
+    at_max_len = float(np.interp(figures.max_len, edges, range(len(edges))))
     series = {
         f"{what}s": ("blue", [count / all_documents for count in documents]),
         "tokens": ("orange", [count / all_tokens for count in tokens]),
@@ -279,20 +275,10 @@ def lengths_section(figures: Figures) -> Section:
     return Section(question=f"How long are {what}s?", verdict=verdict, plot=plot)
 
 
-def length_edges(smallest: int, largest: int) -> list[int]:
-    """Return edges of at most 24 bins on a logarithmic scale: powers of 2, or of its roots if they are few.
-
-    (100, 500) -> 64, 70, 76, ..., 512; (1, 200,000) -> 1, 2, 4, ..., 262,144.
-    """
-    low, high = floor(log2(smallest)), max(floor(log2(largest)) + 1, ceil(log2(largest + 1)))
-    steps = next((steps for steps in (8, 4, 2) if steps * (high - low) <= _MOST_LENGTH_BINS), 1)
-    return sorted({round(2 ** (power / steps)) for power in range(low * steps, high * steps + 1)})
-
-
 def _length_plot(title: str, edges: list[int], series: Series, marks: Mapping[str, float] = {}) -> Plot:
-    """Draw shares of lengths between edges, of which those that are powers of 2 have a label."""
+    """Draw shares of lengths between edges."""
     bins = [f"{low:,} to {high - 1:,} tokens" for low, high in pairwise(edges)]
-    ticks = [compact(edge) if edge & (edge - 1) == 0 else "" for edge in edges]
+    ticks = [compact(edge) for edge in edges]
     return histogram_plot(title, bins, series, ticks=ticks, marks=marks)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms import get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_arrow, as_numpy, is_numeric
@@ -272,9 +272,7 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
     """Yield a sentence for each total that its rows contradict; what only the planner knows is not compared."""
     options, histogram = manifest.options, counted.histogram
     found = {"segments": int(histogram.sum())}
-    algorithm = get_algorithm(options.algorithm)
-    may_be_higher = isinstance(algorithm, Algorithm) and algorithm.proves
-    if options.keeps_whole and options.group_by is None and not may_be_higher:
+    if options.keeps_whole and options.group_by is None and not get_algorithm(options.algorithm).proves:
         found["lower_bound"] = lower_bound(histogram, options.max_segments)
     yield from differences(manifest.totals, found, "the rows")
 

@@ -146,8 +146,7 @@ class RowBlock:
     """Segments of consecutive rows, padding tails not included; arrays but `row_starts` have the shape (segments,)."""
 
     lists: NDArray[np.int64]  # lists of the token columns that the segments come from
-    kept_lists: NDArray[np.int64]  # lists of the kept columns; others if tokens were copied out of their source before
-    documents: NDArray[np.int64]  # numbers of the documents
+    documents: NDArray[np.int64]  # numbers of the documents, and of their lists in the kept columns
     starts: NDArray[np.int64]  # first tokens of the segments in their documents
     lengths: NDArray[np.int64]  # tokens of the segments
     extents: NDArray[np.int64]  # tokens and alignment of the segments
@@ -256,7 +255,7 @@ def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) ->
     }
     values = [as_arrow(column(*of_segments[name], SEGMENT_COLUMNS[name])) for name in row_format.segment_columns]
     if row_format.kept:
-        lists = column(block.kept_lists, 0, np.int64)
+        lists = column(block.documents, 0, np.int64)
         values += [kept.column(name, lists, is_padding) for name in row_format.kept]
     return [pa.ListArray.from_arrays(as_arrow(offsets), each) for each in values]
 
