@@ -56,7 +56,7 @@ def write_olmo(folder):
 def write_masked(folder):
     made = table(1)
     masks = pa.array([[1] * len(each) for each in made["input_ids"].to_pylist()], pa.list_(pa.int8()))
-    write_ipc(folder / "a.arrow", made.append_column("attention_mask", masks), rows=50)
+    write_ipc(folder / "a.arrow", made.append_column("attention_mask", masks), rows=200)
 
 
 SOURCES = {
@@ -199,6 +199,17 @@ def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path, stor
     store_server.faults()
     assert size <= store_server.sent < 1.4 * size  # the first thousand documents are looked at for padding, too
     assert len(mirrored(remote / "a.arrow").fetched) * mirror.CHUNK < size / 2  # headers and offsets
+
+
+def test_a_file_that_is_decoded_is_read_once(bucket, tmp_path, store_server, monkeypatch):
+    shrink(monkeypatch, piece=10_000)
+    write_masked(tmp_path)
+    remote = upload(tmp_path, bucket / "data")
+    size = (remote / "a.arrow").stat().st_size
+    store_server.faults()
+    pack(str(remote), tmp_path / "out")
+    store_server.faults()
+    assert size <= store_server.sent < size + 2 * 2**20  # formats are told by what the files begin with
 
 
 def test_dictionaries_of_an_arrow_file_are_fetched(bucket, tmp_path):

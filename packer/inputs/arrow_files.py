@@ -89,8 +89,9 @@ class ArrowReader(Reader):
             return list(schema_of(_mapped(file)).names) if file.bytes else []
 
     def cut(self, size: int) -> Sequence[ArrowReader]:
-        """Cut into runs of equally many records; a compressed file stays whole."""
-        pieces = 1 if self.whole else max(1, min(self.file.bytes // size, self.rows))
+        """Cut into runs of equally many records. A file stays whole if each piece would decompress or download it."""
+        is_read_whole = self.whole or isinstance(self.file.path, RemotePath)
+        pieces = 1 if is_read_whole else max(1, min(self.file.bytes // size, self.rows))
         bounds = pairwise(self.rows * piece // pieces for piece in range(pieces + 1))
         return [
             replace(
