@@ -15,14 +15,6 @@ from packer.inputs.documents import reading
 from packer.inputs.format_reader import Reader
 from packer.stores import AnyPath, RemotePath
 
-_SPECIAL = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFormat:
@@ -171,7 +163,7 @@ def require_regular(path: AnyPath, name: str) -> None:
             return
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
         raise PackerError(
-            f"{name}: {_SPECIAL.get(stat.S_IFMT(mode), 'a special file')}, where a file is expected that can be read "
-            "more than once; write its content to a file"
+            f"{name}: {what}, where a file is expected that can be read more than once; write its content to a file"
         )

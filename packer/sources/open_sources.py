@@ -75,11 +75,8 @@ def source_name(source: SourceLike) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
-_SHOWN = 10  # numbers of files in a message
-
-
 def open_packed_source(
-    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike], tokenizer: str | None = None
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[str | Path], tokenizer: str | None = None
 ) -> Source:
     """Open the source that a dataset was packed from, with the options of the pack.
 
@@ -87,7 +84,7 @@ def open_packed_source(
     the manifest is not enough to find it. A PackerError is raised if the source cannot be opened, or is obviously not
     the one that was packed.
     """
-    listed = _listed_source(folder, source)
+    listed = one_source(source)
     options, name = options_with(folder, manifest, tokenizer), str(folder)
     try:
         opened = open_source(listed, options)
@@ -102,17 +99,6 @@ def open_packed_source(
     if isinstance(listed, PathList):
         _refuse_reordered(name, manifest, opened)
     return opened
-
-
-def _listed_source(folder: AnyPath, source: SourceLike | Sequence[SourceLike]) -> SourceLike:
-    """Return the source; several paths are one. Raises a PackerError for several sources."""
-    sources: list[SourceLike] = list(source) if isinstance(source, (list, tuple)) else [source]
-    paths = [each for each in sources if isinstance(each, (str, Path))]
-    if paths and len(paths) == len(sources):
-        return one_source(paths)
-    if len(sources) != 1:
-        raise PackerError(f"{folder} is packed from one source, and {len(sources)} source(s) are given: give that one")
-    return sources[0]
 
 
 def open_index_source(

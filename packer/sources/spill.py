@@ -16,13 +16,13 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,10 @@ from packer.stores import AnyPath
 from packer.stores.store import store_at
 
 WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
+
+
+Report: TypeAlias = Callable[[int, int, int], None]
+"""Function that is called with the number of a piece, and the bytes and documents of it that were read."""
 
 
 def spill_source(
@@ -181,13 +185,13 @@ class _Decoding:
         if self._is_worth_processes(engine):
             runner = Processes(workers=engine.workers)
             task = replace(self, threads=runner.threads(len(numbers)))
-        report, assigned = _Report(self, progress), list[int]()
+        report, assigned = _reporter(self, progress), list[int]()
         with closing(DecodePool(engine.workers)) as pool:
             try:
                 for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
                     for number in runner.run(task, assigned, partial(self.decode, pool=pool, report=report)):
                         if not runner.is_local:
-                            report.whole(number)
+                            report(number, self.pieces[number].input.file.bytes, self.documents_of(number))
             except SourceError:
                 for number in without(assigned, self.decoded(assigned)):
                     self.decode(number, pool)
@@ -247,12 +251,12 @@ class _Decoding:
                 fault.place = self.pieces[number].input.place(fault.row)
                 raise self._described(fault, number) from None
 
-    def decode(self, number: int, pool: DecodePool, report: _Report | None = None) -> int:
+    def decode(self, number: int, pool: DecodePool, report: Report | None = None) -> int:
         """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid."""
         piece, source = self.pieces[number], self.source
-        report = report or _Report(self, silent)
+        report = report or _reporter(self, silent)
         if piece.is_intact():
-            report.whole(number)
+            report(number, piece.input.file.bytes, self.documents_of(number))
             return number
         counts = Counter[str]()
 
@@ -297,23 +301,16 @@ class _Decoding:
         return fault.in_source(sum(map(self.documents_of, range(number))) + mapped + fault.row)
 
 
-class _Report:
-    """Reports the progress of all pieces, which several threads decode."""
+def _reporter(decoding: _Decoding, progress: Progress) -> Report:
+    """Return a function that reports the progress of all pieces, which several threads decode."""
+    progress = partial(progress, "decode" if decoding.source.encoder is None else "tokenize")
+    lock = threading.Lock()
+    read, documents = ([0] * len(decoding.pieces) for _ in range(2))
+    total = sum(piece.input.file.bytes for piece in decoding.pieces)
 
-    def __init__(self, decoding: _Decoding, progress: Progress) -> None:
-        self._decoding = decoding
-        self._progress = partial(progress, "decode" if decoding.source.encoder is None else "tokenize")
-        self._lock = threading.Lock()
-        self._read = [0] * len(decoding.pieces)  # bytes of the files
-        self._documents = [0] * len(decoding.pieces)
-        self._total = sum(piece.input.file.bytes for piece in decoding.pieces)
+    def report(number: int, read_now: int, documents_now: int) -> None:
+        with lock:
+            read[number], documents[number] = read_now, documents_now
+            progress(*documents_of(sum(documents), sum(read), total))
 
-    def __call__(self, number: int, read: int, documents: int) -> None:
-        """Report what has been read of a piece."""
-        with self._lock:
-            self._read[number], self._documents[number] = read, documents
-            self._progress(*documents_of(sum(self._documents), sum(self._read), self._total))
-
-    def whole(self, number: int) -> None:
-        """Report that a piece has been decoded."""
-        self(number, self._decoding.pieces[number].input.file.bytes, self._decoding.documents_of(number))
+    return report

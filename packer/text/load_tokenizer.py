@@ -103,7 +103,6 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
                 f"{path_or_id} comes with its own code (auto_map), which packer does not run: if its tokenizer.json "
                 "does without that code, remove auto_map from tokenizer_config.json and config.json in a copy of it"
             ) from error
-        _check_templates(Path(folder_or_id) / "tokenizer_config.json")
         raise PackerError(f"{path_or_id} {_fault(path, error)}") from error
 
 
@@ -175,20 +174,6 @@ def _transformers() -> Any:
         else:
             os.environ[_NO_ADVICE] = usual
     return transformers
-
-
-def _check_templates(config: Path) -> None:
-    """Check a list of chat templates, for which transformers raises a bare `KeyError` or `TypeError`."""
-    try:
-        templates = json.loads(config.read_bytes()).get("chat_template")
-    except (OSError, ValueError, AttributeError):
-        return
-    for one in templates if isinstance(templates, list) else []:
-        if not _is_named_template(one):
-            raise PackerError(
-                f"{config}: a chat_template is {str(one)[:60]!a} where an object with a name and a template is "
-                "expected; fix it"
-            )
 
 
 def _download(hub_id: str) -> Path | None:
