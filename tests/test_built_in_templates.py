@@ -93,18 +93,6 @@ def test_chats_with_tools_are_trained_by_the_template_of_qwen3_and_refused_by_ot
             Encoder(text_options(tokenizer=str(folder), chat_template=name), records).encode([record])
 
 
-def test_the_tokens_are_those_of_qwen3_s_own_tokenizer_and_template(shared_data):
-    tokenizer = str(shared_data / "tokenizers" / "qwen3")
-    records = Records(kind="chat", columns=("messages",), conversational=True)
-    batch = [{"messages": messages} for messages in CHATS[:2]]
-    own, ours = (
-        Encoder(text_options(tokenizer=tokenizer, chat_template=template), records).encode(batch)
-        for template in (None, "qwen3")
-    )
-    assert own.input_ids == ours.input_ids
-    assert own.labels == ours.labels
-
-
 @pytest.mark.parametrize("name", BUILT_IN_TEMPLATES)
 def test_every_answer_of_a_long_chat_is_trained_and_nothing_else(folder, tmp_path, name):
     messages = [SYSTEM]

@@ -1,7 +1,5 @@
 """Contents that are lists of parts: text is packed as transformers renders it, and nothing else vanishes."""
 
-import json
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +19,7 @@ from tests.helpers.chat_templates import (
     save_tokenizer,
     text_options,
 )
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
 
@@ -121,7 +120,7 @@ OTHER = {
 def test_other_parts_than_text_are_refused(tmp_path, tokenizer_path, kind, template):
     message = {"role": "user", "content": [*listed("fox?"), OTHER[kind]]}
     lines = [{"messages": JOINED}, {"messages": [message, CHAT[1]]}]
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(tmp_path / "chats.jsonl", lines)
     chosen = ["--chat-template", template] if template else []
     result = run("pack", tmp_path / "chats.jsonl", tokenizer_path, *chosen)
     assert result.exit_code == 1
@@ -146,7 +145,7 @@ def test_placeholders_of_images_are_refused(tmp_path, tokenizer_path, ending):
         if ending == "parquet":
             pq.write_table(pa.Table.from_pylist(records), path)
         else:
-            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            write_lines(path, records)
         result = run("pack", path, tokenizer_path)
         assert (result.exit_code == 1) == is_refused, (name, result.output)
         assert ("and only text can be packed; pack images, " in result.output.splitlines()[-1]) == is_refused, name
@@ -154,7 +153,7 @@ def test_placeholders_of_images_are_refused(tmp_path, tokenizer_path, ending):
 
 def test_an_image_that_only_a_later_line_has_is_refused(tmp_path, tokenizer_path):
     records = [{"text": "the <image> tag of HTML"}, {"text": "<image> fox", "image": "fox.png"}]
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_lines(tmp_path / "text.jsonl", records)
     result = run("pack", tmp_path / "text.jsonl", tokenizer_path)
     assert "document 1 (text.jsonl line 2): <image> stands for a value of 'image'" in result.output
 

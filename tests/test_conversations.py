@@ -1,7 +1,5 @@
 """Conversations: system prompts beside them, and messages that are context only."""
 
-import json
-
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +27,7 @@ from tests.helpers.chat_templates import (
     save_tokenizer,
     text_options,
 )
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
 
@@ -349,7 +348,7 @@ def test_weights_and_system_prompts_reach_the_rows_from_every_format(tmp_path, t
         {"from": "gpt", "value": "42 dogs", "weight": 1.0},
     ]
     records = [{"conversations": share, "system": "Be brief."}, {"conversations": share[2:], "system": None}]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_lines(tmp_path / "rows.jsonl", records)
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "rows.parquet")
     datasets.Dataset.from_list(records).save_to_disk(str(tmp_path / "saved"))
     outputs = []

@@ -22,6 +22,7 @@ from tests.helpers.effort import FUZZ
 from tests.helpers.fuzzing_kept import SETS, make_set
 from tests.helpers.opening import open_source
 from tests.helpers.packed_rows import fit_manifest
+from tests.helpers.writing import write_ipc
 
 MUTATIONS = 40 * FUZZ  # per file
 
@@ -170,10 +171,7 @@ def test_offsets_inside_a_kept_column_are_checked_before_a_value_is_read(tmp_pat
 
 
 def save(path: Path, *columns: pa.Array, names=("input_ids", "labels")) -> Path:
-    schema = pa.schema([(name, column.type) for name, column in zip(names, columns, strict=False)])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=schema))
-    return path
+    return write_ipc(path, pa.table(columns, names=names[: len(columns)]))
 
 
 def refusal(source: Path) -> str:

@@ -12,6 +12,7 @@ import packer
 from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes, made_documents
 from tests.helpers.small import shrink
+from tests.helpers.writing import write_lines
 
 FILES = [
     "lock",
@@ -91,8 +92,7 @@ def small_partitions():
 @pytest.fixture(scope="module")
 def source(small_partitions, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("source") / "rows.jsonl"
-    path.write_text("".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in made_documents(100)))
-    return path
+    return write_lines(path, [{"input_ids": tokens} for tokens in made_documents(100)])
 
 
 CELLS = [(name, damage) for name in FILES for damage in DAMAGES]

@@ -19,6 +19,7 @@ from packer.text.tokenizer import train_byte_level
 from packer.text.tokens import MarkedText, TextTokens, TokenPlaces
 from tests.helpers.kills import Killed, kill
 from tests.helpers.small import shrink
+from tests.helpers.writing import write_lines
 
 tokenizers = pytest.importorskip("tokenizers")
 needs_gigatoken = pytest.mark.skipif(fast_tokens.version() is None, reason="gigatoken is not installed")
@@ -193,8 +194,7 @@ def texts(tmp_path_factory) -> Path:
     """A source in several pieces, in which a word stands in the second half only."""
     path = tmp_path_factory.mktemp("source") / "texts.jsonl"
     words = [" ".join(["the quick brown fox"] * (3 + at % 5) + ["jumps"] * (at == 3500)) for at in range(4000)]
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in words))
-    return path
+    return write_lines(path, [{"text": text} for text in words])
 
 
 def packed(source: Path, tokenizer: str, out: Path):

@@ -21,6 +21,7 @@ from tests.helpers import naive
 from tests.helpers.kept import write
 from tests.helpers.plan import int32s, located, rows_of
 from tests.helpers.small import shrink
+from tests.helpers.writing import write_ipc
 
 some_documents = st.lists(st.tuples(st.integers(0, 25), st.integers(NO_GROUP, 6)), min_size=1, max_size=60)
 
@@ -167,8 +168,7 @@ def test_columns_that_cannot_group_are_refused_in_one_line(options, message, tmp
         "kinds": [[1], [2]],
     })  # fmt: skip
     path = tmp_path / "source.arrow"
-    with pa.ipc.new_stream(path, table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(path, table)
     with pytest.raises(PackerError, match=message):
         packer.pack(path, tmp_path / "out", max_len=10, **options)
 

@@ -24,6 +24,7 @@ from tests.helpers.index_only import (
     write,
 )
 from tests.helpers.packed_rows import fit_manifest
+from tests.helpers.writing import write_ipc
 
 
 @pytest.mark.nightly(after=8)
@@ -142,8 +143,7 @@ def test_a_damaged_index_reads_nothing_outside_its_source(tmp_path, seed):
     table = table.set_column(
         table.column_names.index(name), table.schema.field(name), pa.array(lists, table[name].type)
     )
-    with pa.ipc.new_stream(str(path), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(path, table)
     fit_manifest(index)
     with pytest.raises(PackerError, match=r"the index refers to .*, which the source does not have"):
         list(packer.load(index, source=source))
@@ -194,7 +194,6 @@ def test_an_unsigned_value_is_never_taken_for_a_label_without_loss(tmp_path):
     table = pa.table({"input_ids": [[1, 2, 3]], "labels": pa.array([[2**64 - 100, 2, 3]], pa.list_(pa.uint64()))})
     for index_only in (False, True):
         source = tmp_path / f"{index_only}.arrow"
-        with pa.ipc.new_stream(str(source), table.schema) as stream:
-            stream.write_table(table)
+        write_ipc(source, table)
         with pytest.raises(PackerError, match="'labels' holds 18446744073709551516 at position 0"):
             packer.pack(source, tmp_path / f"out-{index_only}", max_len=8, index_only=index_only)

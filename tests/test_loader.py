@@ -22,6 +22,7 @@ from tests.helpers.packed_rows import (
     rows_on_disk,
 )
 from tests.helpers.small import shrink
+from tests.helpers.writing import write_ipc
 
 # ---- rows ----
 
@@ -210,8 +211,7 @@ for read in (lambda: dataset[0], lambda: dataset[-1], lambda: dataset.__getitems
 def test_a_shard_that_is_cut_under_an_open_loader_is_an_error(tmp_path):
     lists = [[1] * 1000] * 2000
     table = pa.table({"input_ids": pa.array(lists, pa.list_(pa.int32()))})
-    with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(tmp_path / "rows.arrow", table)
     done = subprocess.run(
         [sys.executable, "-c", CUT, str(tmp_path / "rows.arrow"), str(tmp_path / "out")],
         capture_output=True, text=True,
@@ -252,8 +252,7 @@ for read in (lambda: dataset[-1], lambda: next(packer.batches(dataset, rows=4, t
 
 def test_a_source_that_is_cut_under_an_open_index_is_an_error(tmp_path):
     table = pa.table({"input_ids": pa.array([[1] * 1000] * 2000, pa.list_(pa.int32()))})
-    with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(tmp_path / "rows.arrow", table)
     done = subprocess.run(
         [sys.executable, "-c", SOURCE_CUT, str(tmp_path / "rows.arrow"), str(tmp_path / "out")],
         capture_output=True, text=True,

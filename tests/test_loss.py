@@ -16,6 +16,7 @@ from tests.helpers import naive
 from tests.helpers.order import sampler_at
 from tests.helpers.packed_rows import make
 from tests.helpers.torch_jobs import run_two
+from tests.helpers.writing import write_ipc
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -41,8 +42,7 @@ def packed(documents, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("loss")
     columns = dict(zip(("input_ids", "labels"), map(list, zip(*documents, strict=True)), strict=True))
     table = pa.table({name: pa.array(values, pa.list_(pa.int32())) for name, values in columns.items()})
-    with pa.ipc.new_stream(str(folder / "source.arrow"), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(folder / "source.arrow", table)
     packer.pack(folder / "source.arrow", folder / "packed", max_len=MAX_LEN, sync=False)
     return folder / "packed"
 

@@ -16,6 +16,7 @@ from packer.cli import cli
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import checksum
 from tests.helpers.effort import FUZZ
+from tests.helpers.writing import write_ipc
 
 WRONG = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.5, float("nan"), float("inf")),
@@ -62,8 +63,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     tokens = [list(range(1, length + 1)) for length in lengths]
     table = {"input_ids": tokens, "t": tokens, "k": [f"k{number % 3}" for number in range(len(lengths))]}
     source = folder / "a.arrow"
-    with pa.ipc.new_stream(str(source), pa.table(table).schema) as stream:
-        stream.write_table(pa.table(table))
+    write_ipc(source, pa.table(table))
     packer.pack(source, folder / "packed", sync=False, **options)
     names = {"keep_tokens": "--keep-tokens", "max_len": "--max-len", "max_segments": "--max-segments"}
     again = ["pack", "-o", str(folder / "packed")]

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
+from tests.helpers.writing import write_ipc
 
 FILE = Path(__file__).parent / "net.json"
 LENGTHS = np.random.default_rng(0).lognormal(3.1, 0.9, 300).astype(int).clip(0, 200).tolist()
@@ -47,11 +48,7 @@ def table(lengths=LENGTHS, seed=1) -> pa.Table:
 
 def arrow(folder: Path, *, file=False, compression=None, made=None) -> Path:
     made, path = made or table(), folder / "rows.arrow"
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    new = pa.ipc.new_file if file else pa.ipc.new_stream
-    with pa.OSFile(str(path), "wb") as sink, new(sink, made.schema, options=options) as writer:
-        writer.write_table(made, max_chunksize=40)
-    return path
+    return write_ipc(path, made, stream=not file, compression=compression, rows=40)
 
 
 def topk(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 A case is a line of a table: files, a command that runs in their folder, and words of the message. Contents are text,
 bytes, or a table that is written in the format of the file's name. Messages about documents end with what to do, which
-one test looks at for all.
+test_rejections.py looks at.
 """
 
 import json
@@ -487,12 +487,6 @@ def test_the_message_does_not_depend_on_how_much_is_read_together(case, tmp_path
     shrink(monkeypatch, piece=100, json_block=10, record_block=60)
     line = refused(case, tmp_path, tokenizer, monkeypatch)
     assert says(line, case.message), line
-
-
-def test_an_error_in_a_document_ends_with_what_can_be_done(tmp_path, tokenizer, monkeypatch):
-    case = pack({"rows.jsonl": [{"input_ids": [5]}, {"input_ids": [-5]}]}, "")
-    line = refused(case, tmp_path, tokenizer, monkeypatch)
-    assert line.endswith("; fix the source; or leave such records out with --on-error skip"), line
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -27,6 +27,7 @@ from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer
 from tests.helpers.from_text import documents_of
 from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes
+from tests.helpers.packed_rows import edit_manifest
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_as, write_lines
 
@@ -363,12 +364,6 @@ def test_an_unfinished_pack_is_not_resumed_with_the_other_choice(source, tmp_pat
         pack(source, tmp_path / "out", on_error="error")
 
 
-def reseal(folder: Path, change) -> None:
-    content = read_manifest(folder).to_dict()
-    change(content)
-    (folder / "manifest.json").write_bytes(Manifest.from_dict(content).to_bytes())
-
-
 def test_verify_finds_a_list_or_counts_that_were_changed(source, packed, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(packed, out)
@@ -382,7 +377,7 @@ def test_verify_finds_a_list_or_counts_that_were_changed(source, packed, tmp_pat
         content["totals"]["documents_rejected"]["unreadable"] -= 1
         content["totals"]["documents_rejected"]["wrong_type"] += 1
 
-    reseal(out, move)
+    edit_manifest(out, move)
     faults = list(packer.verify(out))
     assert faults == [
         "documents_rejected.unreadable is 4 in the manifest, 5 computed from rejected.jsonl",

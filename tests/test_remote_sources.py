@@ -216,8 +216,7 @@ def test_dictionaries_of_an_arrow_file_are_fetched(bucket, tmp_path):
     """Words in dictionaries and 60 batches of 66 kB, more than is read at once around a header."""
     columns = {"input_ids": [[number] * 8000 for number in range(120)], "word": ["a", "b"] * 60}
     made = pa.table({**columns, "word": pa.array(columns["word"]).dictionary_encode()})
-    with pa.ipc.new_file(tmp_path / "a.arrow", made.schema) as writer:
-        writer.write_table(made, max_chunksize=2)
+    write_ipc(tmp_path / "a.arrow", made, rows=2, stream=False)
     remote = upload(tmp_path, bucket / "data") / "a.arrow"
     for source, out in ((tmp_path / "a.arrow", "local"), (remote, "out")):
         pack(str(source), tmp_path / out, keep=("word",), shard_size="10MB")

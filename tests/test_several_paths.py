@@ -141,7 +141,7 @@ def test_texts_at_several_paths_are_one_source(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
     for number, name in enumerate("ab"):
-        Path(f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{number} fox {at}"}) + "\n" for at in range(30)))
+        write_lines(Path(f"{name}.jsonl"), [{"text": f"{number} fox {at}"} for at in range(30)])
     Path("c.csv").write_text("text\nbrown dogs\n")
     given = ["b.jsonl", "c.csv", "a.jsonl"]
     succeeded("tokenize", *given, "--tokenizer", tokenizer, "-o", "tokens", "--no-sync")

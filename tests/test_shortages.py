@@ -23,14 +23,14 @@ from packer.system_errors import shortage, shortage_behind
 from packer.text.fast_tokens import is_refusal
 from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.writing import write_lines
 
 ROOT = Path(__file__).parent.parent
 NO_MAPS = OSError("Memory mapping file failed: Cannot allocate memory")  # as pyarrow says it: without an errno
 
 
-def write_lines(path: Path, count: int = 300) -> Path:
-    path.write_text("".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in made_documents(count)))
-    return path
+def write_documents(path: Path, count: int = 300) -> Path:
+    return write_lines(path, [{"input_ids": tokens} for tokens in made_documents(count)])
 
 
 def pack(source: Path, out: Path) -> packer.Manifest:
@@ -54,7 +54,7 @@ def limit_threads(monkeypatch, allowed: int) -> None:
 @pytest.mark.parametrize("name", ["source.arrow", "source.jsonl"])
 def test_without_threads_a_pack_says_so_and_is_resumed(tmp_path, monkeypatch, name, allowed):
     source, out = tmp_path / name, tmp_path / "out"
-    save_arrow(source, made_documents(300)) if source.suffix == ".arrow" else write_lines(source)
+    save_arrow(source, made_documents(300)) if source.suffix == ".arrow" else write_documents(source)
     pack(source, tmp_path / "expected")
     told = None
     with monkeypatch.context() as limited:
@@ -76,7 +76,7 @@ def test_without_threads_tokens_and_exports_are_not_made_but_nothing_is_damaged(
     source = tmp_path / "rows.jsonl"
     source.write_text(json.dumps({"text": "The quick fox"}) + "\n")
     packed = tmp_path / "packed"
-    pack(write_lines(tmp_path / "tokens.jsonl"), packed)
+    pack(write_documents(tmp_path / "tokens.jsonl"), packed)
     with monkeypatch.context() as limited:
         limit_threads(limited, 0)
         with pytest.raises(packer.PackerError, match="no more threads"):
@@ -100,7 +100,7 @@ SHORT = {
 @pytest.mark.parametrize("kind", SHORT)
 def test_what_is_missing_is_not_called_corrupt_and_what_was_begun_stays(tmp_path, monkeypatch, kind):
     error, message = SHORT[kind]
-    source, out = write_lines(tmp_path / "source.jsonl"), tmp_path / "out"
+    source, out = write_documents(tmp_path / "source.jsonl"), tmp_path / "out"
     with monkeypatch.context() as limited:
         limited.setattr(arrow_files, "map_file", lambda path: (_ for _ in ()).throw(error))
         with pytest.raises(packer.PackerError, match=message) as told:
@@ -119,7 +119,7 @@ def test_lines_that_there_is_no_memory_to_parse_are_not_called_wrong(tmp_path, m
     def short(*arguments, **options):
         raise pa.ArrowMemoryError("realloc of size 4194304 failed")
 
-    source, out = write_lines(tmp_path / "source.jsonl"), tmp_path / "out"
+    source, out = write_documents(tmp_path / "source.jsonl"), tmp_path / "out"
     with monkeypatch.context() as limited:
         limited.setattr(pyarrow.json, "read_json", short)
         with pytest.raises(packer.PackerError, match="out of memory") as told:
@@ -131,7 +131,7 @@ def test_lines_that_there_is_no_memory_to_parse_are_not_called_wrong(tmp_path, m
 
 def test_a_shard_that_cannot_be_mapped_is_not_called_changed(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    pack(write_lines(tmp_path / "source.jsonl"), out)
+    pack(write_documents(tmp_path / "source.jsonl"), out)
     monkeypatch.setattr(pa, "memory_map", lambda path: (_ for _ in ()).throw(NO_MAPS))
     with pytest.raises(packer.PackerError, match="no more memory can be mapped") as told:
         packer.load(out)[0]
@@ -175,7 +175,7 @@ def test_a_kernel_is_not_loaded_into_the_last_of_the_address_space(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [700, 1000, 1700])
 def test_under_a_limit_of_address_space_the_command_says_a_line_and_is_resumed(tmp_path, megabytes):
-    source, out = write_lines(tmp_path / "source.jsonl", 40_000), tmp_path / "out"
+    source, out = write_documents(tmp_path / "source.jsonl", 40_000), tmp_path / "out"
     command = [
         sys.executable,
         "-m",

@@ -19,6 +19,7 @@ from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.commands import run
 from tests.helpers.pack import made_documents, save_arrow
+from tests.helpers.writing import write_lines
 
 
 def warnings_of(caplog, *arguments, **options) -> list[str]:
@@ -95,7 +96,7 @@ def test_tokenized_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
 def test_tokens_with_turn_starts_are_chats_in_every_format(tmp_path, caplog):
     table = pa.table({"input_ids": [[*range(20)]] * 9, "turn_starts": [[0, 5]] * 9})
     pq.write_table(table, tmp_path / "chats.parquet")
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    write_lines(tmp_path / "chats.jsonl", table.to_pylist())
     dataset = datasets.Dataset(table)
     for source in (tmp_path / "chats.parquet", tmp_path / "chats.jsonl", dataset):
         (warning,) = warnings_of(caplog, source, tmp_path / "out", max_len=16)
@@ -181,7 +182,7 @@ def test_special_tokens_in_what_users_write_are_counted(tmp_path, caplog, writte
 
     def warned(*texts: str) -> list[str]:
         source = tmp_path / "chats.jsonl"
-        source.write_text("".join(json.dumps(chat(text)) + "\n" for text in texts))
+        write_lines(source, [chat(text) for text in texts])
         return warnings_of(caplog, source, tmp_path / "out", max_len=64, tokenizer=tokenizer)
 
     assert not warned("brown fox", "a < b", "<|im_en|>")

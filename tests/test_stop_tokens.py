@@ -1,6 +1,5 @@
 """The token that ends an answer is trained, also if it is the marker of the next role; otherwise a warning says so."""
 
-import json
 import logging
 
 import pytest
@@ -11,6 +10,7 @@ from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, GLM, auto_tokenizer, save_glm, save_tokenizer
 from tests.helpers.packed_trees import answers_in
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
 
@@ -31,17 +31,12 @@ DIALOGUE = [
 ]
 
 
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
 def packed(tmp_path, caplog, tokenizer, records, **options):
     """Pack records, and return the text of each with trained characters in brackets, and all warnings."""
     with caplog.at_level(logging.WARNING, logger="packer"):
         caplog.clear()
         packer.pack(
-            write(tmp_path / "chats.jsonl", records),
+            write_lines(tmp_path / "chats.jsonl", records),
             tmp_path / "out",
             max_len=256,
             tokenizer=tokenizer,
@@ -93,7 +88,7 @@ def test_completions_and_whole_chats_end_with_the_stop_token_too(tmp_path, caplo
 
 def test_both_answers_of_a_pair_end_with_the_stop_token(tmp_path, caplog):
     pair = {"prompt": DIALOGUE[:1], "chosen": DIALOGUE[1:2], "rejected": [message("assistant", "slow")]}
-    tokenizer, source = save_glm(tmp_path / "glm"), write(tmp_path / "pairs.jsonl", [pair])
+    tokenizer, source = save_glm(tmp_path / "glm"), write_lines(tmp_path / "pairs.jsonl", [pair])
     with caplog.at_level(logging.WARNING, logger="packer"):
         packer.pack(source, tmp_path / "out", max_len=256, tokenizer=tokenizer, pairs=True, sync=False)
     decode, answers = auto_tokenizer(tokenizer).decode, answers_in(tmp_path / "out")
@@ -162,7 +157,7 @@ def test_one_of_the_ends_is_enough_and_other_chats_differ_in_identity(tmp_path, 
 def test_a_generation_config_that_cannot_be_read_is_named(tmp_path, content):
     tokenizer = save_glm(tmp_path / "glm")
     (tmp_path / "glm" / "generation_config.json").write_text(content)
-    source = write(tmp_path / "chats.jsonl", [{"messages": DIALOGUE[:2]}])
+    source = write_lines(tmp_path / "chats.jsonl", [{"messages": DIALOGUE[:2]}])
     with pytest.raises(packer.PackerError, match=r"config\.json does not say which tokens end a turn: .*; fix"):
         packer.pack(source, tmp_path / "out", max_len=64, tokenizer=tokenizer)
 

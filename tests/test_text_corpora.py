@@ -48,15 +48,6 @@ def ending(tokenizer):
     return [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
 
 
-@pytest.mark.nightly(after=1)
-def test_peps_have_the_tokens_of_each_alone(shared_data, tokenizer):
-    records = read(shared_data, "python_peps")[::20]
-    _, found, labels = encode(tokenizer, records)
-    assert labels is None
-    for record, ids in zip(records, found, strict=True):
-        assert ids == tokenizer(record["text"])["input_ids"] + ending(tokenizer)
-
-
 def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, tokenizer):
     records = read(shared_data, "t0_train_50k")[::4]
     encoded, found, labels = encode(tokenizer, records)

@@ -12,6 +12,7 @@ import pytest
 
 import packer
 from tests.helpers.chat_templates import EXACT, MARKED, WORDS, auto_tokenizer, save_tokenizer, trained
+from tests.helpers.writing import write_lines
 
 transformers = pytest.importorskip("transformers")
 
@@ -26,7 +27,7 @@ def compare(folder):
     """Pack texts with a tokenizer; the tokens are those of transformers, and an end of text."""
     path = str(folder)
     source = Path(folder) / "texts.jsonl"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    write_lines(source, [{"text": text} for text in TEXTS])
     tokenizer = auto_tokenizer(path)
     has_eos = tokenizer.eos_token_id is not None
     out = Path(folder) / "out"

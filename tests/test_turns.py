@@ -7,7 +7,7 @@ import pytest
 import packer
 from packer.errors import PackerError
 from tests.helpers.turns import naive_cuts
-from tests.helpers.writing import write_as
+from tests.helpers.writing import write_as, write_ipc
 
 
 def write(folder, kind, turns: list[list[int]]):
@@ -57,8 +57,7 @@ def test_a_turn_longer_than_a_row_is_refused_with_its_length(tmp_path):
 def test_a_source_without_turns_is_refused(tmp_path):
     path = tmp_path / "plain.arrow"
     table = pa.table({"input_ids": [[1, 2]]})
-    with pa.ipc.new_stream(str(path), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(path, table)
     with pytest.raises(PackerError, match="no column 'turn_starts'"):
         packer.pack(path, tmp_path / "out", max_len=16, split_at="turns")
 

@@ -1,6 +1,5 @@
 """Faults that `verify` finds even if all hashes match: wrong values in rows, and a manifest that contradicts them."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +13,9 @@ from numpy.typing import NDArray
 
 import packer
 from packer import PackerError
-from packer.shards.file_names import MANIFEST
-from packer.shards.manifest import Manifest
-from packer.shards.reader import read_manifest
 from packer.shards.row_format import PADDING
 from tests.helpers.packed_rows import MAX_LEN, edit_manifest, fit_manifest, make, write_source
+from tests.helpers.writing import write_ipc, write_lines
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3]
 MISSING = "is in the source, but missing from the rows, repeated or cut elsewhere there"
@@ -37,20 +34,7 @@ def rewrite(path: Path, change: Callable[[Columns], None]) -> None:
         else pa.ListArray.from_arrays(batch[field.name].offsets, pa.array(values[field.name]))
         for field in batch.schema
     ]
-    write_stream(path, pa.table(arrays, schema=batch.schema))
-
-
-def write_stream(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table)
-
-
-def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
-    """Change the manifest, and update its hashes."""
-    content = read_manifest(folder).to_dict()
-    change(content)
-    (folder / MANIFEST).write_bytes(Manifest.from_dict(content).to_bytes())
-    fit_manifest(folder)
+    write_ipc(path, pa.table(arrays, schema=batch.schema))
 
 
 def test_the_result_is_true_only_for_a_dataset_without_faults(tmp_path: Path) -> None:
@@ -144,11 +128,11 @@ ROWS = {
 def test_wrong_values_in_rows_are_found(tmp_path, fault):
     options, change, words = ROWS[fault]
     packed = make(tmp_path, LENGTHS, **{"seed": 1, **options})
-    reseal(packed)
+    fit_manifest(packed)
     assert list(packer.verify(packed)) == []
     (path,) = packed.glob("*.arrow")
     rewrite(path, change)
-    reseal(packed)
+    fit_manifest(packed)
     faults = list(packer.verify(packed))
     assert words in faults[0]
     assert path.name in faults[0]
@@ -185,8 +169,8 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
     at = table.schema.get_field_index(name)
     rows = table[name].to_pylist()
     table = table.set_column(at, name, change(rows))
-    write_stream(path, table)
-    reseal(packed)
+    write_ipc(path, table)
+    fit_manifest(packed)
     assert words in packer.verify(packed)[0]
 
 
@@ -250,7 +234,8 @@ def test_a_segment_that_the_source_lacks_is_named_by_its_document(tmp_path):
         totals["efficiency"] = totals["tokens_packed"] / (totals["rows"] * MAX_LEN)
 
     rewrite(path, fill_padding)
-    reseal(packed, count)
+    edit_manifest(packed, count)
+    fit_manifest(packed)
     assert list(packer.verify(packed)) == []
     faults = list(packer.verify(packed, tmp_path / "source.arrow"))
     assert faults == [f"document 6 (source.arrow row 6) {MISSING}"]
@@ -268,7 +253,7 @@ def test_another_source_is_known_by_its_number_of_documents(tmp_path, kind, leng
         pq.write_table(table, path := tmp_path / "other.parquet")
     elif kind == "jsonl":
         path = tmp_path / "other.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        write_lines(path, table.to_pylist())
     elif kind == "saved":
         datasets = pytest.importorskip("datasets")
         datasets.Dataset(table).select([*range(len(lengths))][::-1]).save_to_disk(path := tmp_path / "saved")
@@ -297,7 +282,7 @@ def test_a_source_whose_values_are_no_longer_token_ids_is_named(tmp_path):
     packed = make(tmp_path, LENGTHS, source_labels=False)
     tokens = [[-7] * length for length in LENGTHS]
     table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32()))})
-    write_stream(tmp_path / "bad.arrow", table)
+    write_ipc(tmp_path / "bad.arrow", table)
     faults = list(packer.verify(packed, tmp_path / "bad.arrow"))
     assert len(faults) == 1
     assert re.match(
@@ -343,8 +328,8 @@ def test_columns_of_the_wrong_type_or_shape_are_found_and_not_loaded(tmp_path, f
     packed = make(tmp_path, LENGTHS)
     (path,) = packed.glob("*.arrow")
     table = change(pa.ipc.open_stream(path.read_bytes()).read_all())
-    write_stream(path, table)
-    reseal(packed)
+    write_ipc(path, table)
+    fit_manifest(packed)
     assert words in packer.verify(packed)[0]
     with pytest.raises(PackerError) as caught:
         list(packer.load(packed))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tests.helpers.writing import write_ipc
+
 ROWS = 20
 
 
@@ -53,8 +55,7 @@ def pack_keeping(column: str, folder: Path) -> tuple[Path, Path]:
     tokens = [[7 * i + j for j in range((5 * i) % 7)] for i in range(ROWS)]
     table = pa.table({"input_ids": tokens, column: KEPT[column], "tokens": pa.array(tokens, pa.list_(pa.uint16()))})
     folder.mkdir(parents=True, exist_ok=True)
-    with pa.ipc.new_stream(str(folder / "a.arrow"), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(folder / "a.arrow", table)
     options = {"max_len": 16, "keep": [column], "keep_tokens": ["tokens"], "shard_size": 400}
     packer.pack(folder / "a.arrow", folder / "packed", workers=1, sync=False, **options)
     return folder / "a.arrow", folder / "packed"
@@ -82,8 +83,7 @@ def make_set(folder: Path, name: str) -> tuple[Path, Path]:
     topics = pa.array([f"topic {document % 3}" for document in range(len(tokens))])
     table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "topic": topics})
     source = folder / "rows.arrow"
-    with pa.ipc.new_stream(str(source), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(source, table)
     packer.pack(source, folder / "packed", max_len=16, shard_size="1KB", sync=False, **SETS[name])
     return folder / "packed", source
 

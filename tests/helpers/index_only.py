@@ -8,6 +8,7 @@ import pytest
 
 import packer
 from tests.helpers.token_files import in_one, write_indexed
+from tests.helpers.writing import write_ipc
 
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2, 0, 25] * 7
 
@@ -31,11 +32,7 @@ def masked(tokens):
 
 
 def write(path, columns, *, batch_rows=13, ipc_file=False):
-    table = pa.table(columns)
-    opened = pa.ipc.new_file if ipc_file else pa.ipc.new_stream
-    with opened(str(path), table.schema) as stream:
-        stream.write_table(table, max_chunksize=batch_rows)
-    return path
+    return write_ipc(path, pa.table(columns), stream=not ipc_file, rows=batch_rows)
 
 
 def packed_twice(folder, source, **options):

@@ -8,16 +8,14 @@ import pyarrow as pa
 
 import packer
 from packer.stores import AnyPath
+from tests.helpers.writing import write_ipc
 
 
 def save_arrow(path: Path, documents: list[list[int]], labels: list[list[int]] | None = None) -> Path:
     columns = {"input_ids": pa.array(documents, pa.list_(pa.int32()))}
     if labels is not None:
         columns["labels"] = pa.array(labels, pa.list_(pa.int32()))
-    table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table, max_chunksize=100)
-    return path
+    return write_ipc(path, pa.table(columns), rows=100)
 
 
 def made_documents(count: int, longest: int = 60, seed: int = 0) -> list[list[int]]:

@@ -16,6 +16,7 @@ from packer.shards.file_names import MANIFEST, all_shard_names
 from packer.shards.files import hash_file
 from packer.shards.manifest import checksum, json_of
 from packer.shards.row_format import PADDING
+from tests.helpers.writing import write_ipc
 
 MAX_LEN = 12
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2]
@@ -35,10 +36,7 @@ def write_source(path: Path, lengths, *, labels=True) -> Path:
     columns = {"input_ids": pa.array([tokens_of(*document) for document in documents], pa.list_(pa.int32()))}
     if labels:
         columns["labels"] = pa.array([labels_of(*document) for document in documents], pa.list_(pa.int32()))
-    table = pa.table(columns)
-    with pa.ipc.new_stream(str(path), table.schema) as stream:
-        stream.write_table(table)
-    return path
+    return write_ipc(path, pa.table(columns))
 
 
 def make(folder: Path, lengths=LENGTHS, **options) -> Path:
@@ -65,8 +63,7 @@ def rewrite_shards(folder: Path, change: Callable[[pa.Table], pa.Table] = lambda
     """Rewrite every shard of a dataset, and fit the manifest to them."""
     for path in sorted(folder.glob("*.arrow")):
         table = change(pa.ipc.open_stream(path.read_bytes()).read_all())
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
+        write_ipc(path, table)
     fit_manifest(folder)
 
 

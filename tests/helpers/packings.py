@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import SourceError
+from tests.helpers.writing import write_ipc
 
 TOKEN_BYTES = 8  # a token and its label
 
@@ -58,8 +59,7 @@ def write(path: Path, columns: dict[str, list]) -> Path:
     elif path.suffix == ".parquet":
         pq.write_table(table, path, row_group_size=5)
     else:
-        with pa.ipc.new_stream(str(path), table.schema) as stream:
-            stream.write_table(table, max_chunksize=4)
+        write_ipc(path, table, rows=4)
     return path
 
 

@@ -34,6 +34,7 @@ import shutil
 from pathlib import Path
 
 from tests.helpers.token_files import in_one, write_array, write_datatrove, write_indexed
+from tests.helpers.writing import write_lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -264,4 +265,4 @@ def _write_vision_model(folder: Path) -> None:
 
 
 def _write_lines(path: Path, records: list[dict]) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_lines(path, records)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.helpers.writing import write_ipc
+
 
 def save(path: Path, content: object) -> None:
     """Write text, bytes, records or a table, as the path's suffix says; a table is compressed in `*.zstd.arrow`."""
@@ -24,10 +26,8 @@ def save(path: Path, content: object) -> None:
     elif path.suffix == ".jsonl":
         save(path, content.to_pylist())
     else:
-        new = pa.ipc.new_file if path.suffix == ".feather" else pa.ipc.new_stream
-        options = pa.ipc.IpcWriteOptions(compression="zstd" if ".zstd" in path.suffixes else None)
-        with pa.OSFile(str(path), "wb") as file, new(file, content.schema, options=options) as stream:
-            stream.write_table(content, max_chunksize=2)
+        compression = "zstd" if ".zstd" in path.suffixes else None
+        write_ipc(path, content, stream=path.suffix != ".feather", compression=compression, rows=2)
 
 
 def table(name: str, documents: list, labels: list | None = None, *, kind: pa.DataType | None = None) -> object:

@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-import datasets
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 
 def write_ipc(path: Path, table: pa.Table, *, stream=True, compression=None, rows=None) -> Path:
@@ -33,11 +31,16 @@ def write_as(path: Path, records, *, rows: int = 7):
         return write_lines(path, records)
     table = records if isinstance(records, pa.Table) else pa.Table.from_pylist(records)
     if path.name.endswith(".parquet"):
+        import pyarrow.parquet as pq
+
         pq.write_table(table, path, row_group_size=rows)
     elif path.name.endswith(".arrow"):
         write_ipc(path, table, compression="zstd" if ".z." in path.name else None, rows=rows)
-    elif path.name == "dataset":
-        datasets.Dataset(table).save_to_disk(path)
     else:
-        return datasets.Dataset(table)
+        import datasets
+
+        made = datasets.Dataset(table)
+        if path.name != "dataset":
+            return made
+        made.save_to_disk(path)
     return path
