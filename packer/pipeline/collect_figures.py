@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import compile_seconds, prepare_for
-from packer.arrow import as_numpy
 from packer.column_names import TREE, input_ids_in
 from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
@@ -70,10 +69,9 @@ class Measured:
 
     def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
         """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
-        sums = RowSums(options.max_len, limits=options.limits, keeps_rows=keeps_rows)
+        sums = RowSums(options.max_len, keeps_rows=keeps_rows)
         for rows in map(plan.rows, range(len(plan.shard_rows))):
-            limited = {name: self.values.limits[name][rows.documents] for name in options.limits}
-            sums.add(rows.lengths, rows.row_starts, starts=rows.starts, limited=limited)
+            sums.add(rows.lengths, rows.row_starts, starts=rows.starts)
         return sums.finish()
 
 
@@ -111,7 +109,7 @@ def dataset_figures(
     """
     measured = measure(source, options, progress)
     plan = measured.plan(options, progress)
-    is_followed = for_report or job is not None or bool(options.limit)
+    is_followed = for_report or job is not None
     rows = measured.follow(plan, options, keeps_rows=job is not None) if is_followed else None
     segments = cut_lengths_of(options, measured.lengths)
     histogram = segments.histogram  # by extent, which is the number of tokens
@@ -192,15 +190,10 @@ def row_batches(folder: AnyPath, manifest: Manifest) -> Iterator[tuple[pa.Record
 
 def _rows_of(folder: AnyPath, manifest: Manifest, *, keeps_rows: bool) -> RowFigures:
     """Return the figures of all rows."""
-    limits = manifest.options.limits
-    sums = RowSums(manifest.max_len, limits=limits, keeps_rows=keeps_rows)
+    sums = RowSums(manifest.max_len, keeps_rows=keeps_rows)
     for batch, segments in row_batches(folder, manifest):
-        sums.add(
-            segments.lengths,
-            np.searchsorted(segments.rows, np.arange(batch.num_rows + 1)),
-            starts=segments.starts,
-            limited={name: as_numpy(batch[name].values)[segments.values] for name in limits},
-        )
+        row_starts = np.searchsorted(segments.rows, np.arange(batch.num_rows + 1))
+        sums.add(segments.lengths, row_starts, starts=segments.starts)
     return sums.finish()
 
 

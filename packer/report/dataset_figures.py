@@ -15,7 +15,7 @@ from packer.options import PackOptions
 from packer.report.charts import ShownRow
 from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
 from packer.report.plain_text import count_of, fewest, number, percent, render_bars, render_table, share
-from packer.report.row_figures import LimitUse, RowFigures, Waiting
+from packer.report.row_figures import RowFigures, Waiting
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -124,11 +124,6 @@ class Figures:
         values, counts = self.document_lengths
         return int(counts[values > self.max_len].sum())
 
-    @property
-    def limits(self) -> tuple[LimitUse, ...]:
-        """What the rows hold of each column that is limited."""
-        return () if self.measured_rows is None else self.measured_rows.limits
-
     @cached_property
     def lengths(self) -> Distribution:
         """Tokens per document before any is split, if they are known."""
@@ -184,7 +179,6 @@ class Figures:
             "mean_padding": self.padding_tokens / self.rows,
             "padding": asdict(self.padding),
             "epoch": asdict(self.epoch),
-            "limits": [asdict(use) for use in self.limits],
         }
         if self.repeated_tokens is not None:
             content["shared_beginnings"] = {
@@ -212,8 +206,6 @@ class Figures:
         yield f"{count_of(self.documents, 'document')}, {count_of(self.tokens, 'token')}"
         full = f"{percent(totals.efficiency)} full; {fewest(self.rows, totals.lower_bound)}"
         yield f"Packed: {count_of(self.rows, 'row')} of {self.max_len:,} tokens, {full}"
-        for use in self.limits:
-            yield f"{use.column}: {number(use.mean)} {of_limit(use)}"
         yield ""
         yield render_distribution(self.lengths, "Tokens per document")
         repeated, saved = self.repeated_tokens, self.saved_tokens
@@ -237,7 +229,6 @@ class Figures:
             ["documents", f"{self.documents:,}", f"{number(self.packing_factor)} per row"],
             ["segments", f"{self.segments:,}", "documents, and pieces of split ones"],
             ["tokens", f"{self.tokens:,}", f"the rows are {percent(self.totals.efficiency)} full"],
-            *([use.column, number(use.mean), of_limit(use)] for use in self.limits),
             ["padding", percent(self.padding.packed), padding],
             *row_facts(rows),
         ]
@@ -257,11 +248,6 @@ def named(record: object, *names: str) -> dict[str, object]:
 
 MIXED = "0 if a row has documents of one length, 1 if of all lengths"
 """Legend of `RowFigures.within_row_share`."""
-
-
-def of_limit(use: LimitUse) -> str:
-    """Return how much of a limit the rows use."""
-    return f"per row, {percent(use.mean / use.limit)} of the limit {use.limit:,}; the fullest row has {use.largest:,}"
 
 
 def row_facts(rows: RowFigures) -> list[list[str]]:

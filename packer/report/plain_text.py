@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from textwrap import fill
 
 WIDTH = 80  # columns of a terminal
-BLOCKS = " ▏▎▍▌▋▊▉█"  # fill 0 to 8 eighths of a character cell
-BAR_WIDTH = 40  # character cells of the longest bar
+BAR_WIDTH = 40  # characters of the longest bar
 
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -16,15 +15,6 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\
 def visible(text: str) -> str:
     r"""Replace control characters by their names: "\x1b[2J" -> "\\x1b[2J"."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def in_encoding(text: str, encoding: str | None) -> str:
-    """Return a text with bars of # for a cell and . for a part of one, if an encoding has no Unicode blocks."""
-    try:
-        BLOCKS.encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return text.translate({ord(block): "#" if block == BLOCKS[-1] else "." for block in BLOCKS[1:]})
-    return text
 
 
 def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> str:
@@ -40,13 +30,12 @@ def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> 
 def render_bars(labels: Sequence[str], counts: Sequence[int]) -> str:
     """Draw one line per label with its count, its share and a bar that is proportional to the count.
 
-    Every count above 0 has a visible bar, of at least an eighth of a cell.
+    Every count above 0 has a bar.
     """
     total, largest = sum(counts), max(counts)
     lines = []
     for label, count in zip(labels, counts, strict=True):
-        cells, eighths = divmod(max(round(count / largest * BAR_WIDTH * 8), count > 0), 8)
-        bar = BLOCKS[-1] * cells + BLOCKS[eighths].strip()
+        bar = "#" * max(round(count / largest * BAR_WIDTH), count > 0)
         lines.append([f"  {label}", f"{count:,}", percent(count / total, decimals=2), bar])
     return render_table(lines, align=">>><")
 

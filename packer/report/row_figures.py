@@ -18,7 +18,6 @@ to the tokens before them in their segment: (l + 1) / 2 keys on average in a seg
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -33,19 +32,6 @@ KEYS_OF_MATRICES = 25_204
 
 SAMPLED = 1 << 18  # segments that are shuffled at most to estimate the figures of a shuffled corpus
 _BLOCK = 1 << 20  # segments per block of rows, which bounds memory
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimitUse:
-    """Use of a limited column (`--limit`) by the rows, such as the number of images in a row."""
-
-    column: str
-    limit: int
-    mean: float
-    """Held by a row, on average."""
-
-    largest: int
-    """Held by the row that holds most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +87,6 @@ class RowFigures:
     work_peak: float
     """Largest work of a row for a 7B model, attention and matrices, divided by the mean; padding is not counted."""
 
-    limits: tuple[LimitUse, ...]
     profile: RowProfile | None = field(repr=False, compare=False)
     """Numbers for each row; None if they are not kept."""
 
@@ -129,13 +114,10 @@ class RowFigures:
 class RowSums:
     """Accumulator that computes `RowFigures` from rows that are added in parts.
 
-    `limits` has the most that a row may hold of each limited column; `keeps_rows` says whether to hold the numbers of
-    each row, for `RowFigures.profile`.
+    `keeps_rows` says whether to hold the numbers of each row, for `RowFigures.profile`.
     """
 
-    def __init__(self, max_len: int, *, limits: Mapping[str, int] = {}, keeps_rows: bool = False) -> None:
-        self._limits = limits
-        self._held, self._most_held = dict.fromkeys(limits, 0), dict.fromkeys(limits, 0)
+    def __init__(self, max_len: int, *, keeps_rows: bool = False) -> None:
         self._profile: list[tuple[NDArray[Any], ...]] | None = [] if keeps_rows else None
         self._histogram = np.zeros(max_len + 1, np.int64)  # segments by tokens
         self._depths = np.zeros(max_len + 1, np.int64)  # rows by segments
@@ -149,12 +131,10 @@ class RowSums:
         row_starts: NDArray[np.integer[Any]],
         *,
         starts: NDArray[np.integer[Any]] | None = None,
-        limited: Mapping[str, NDArray[np.integer[Any]]] = {},
     ) -> None:
         """Add rows: row r has the segments row_starts[r]:row_starts[r + 1], at least one.
 
-        `lengths` are the tokens of each segment, at least 1; `starts` its first token in its document, by default 0;
-        and `limited` its values of each limited column.
+        `lengths` are the tokens of each segment, at least 1; `starts` its first token in its document, by default 0.
         """
         rows = len(row_starts) - 1
         if rows < 1:
@@ -164,10 +144,6 @@ class RowSums:
         np.add.at(self._histogram, lengths, 1)
         if starts is not None:
             self._tokens_after_start += int(lengths[starts > 0].sum())
-        for name in self._limits:
-            sums = np.add.reduceat(limited[name].astype(np.int64), row_starts[:-1])
-            self._held[name] += int(sums.sum())
-            self._most_held[name] = max(self._most_held[name], int(sums.max()))
         step = max(1, _BLOCK * rows // max(1, len(lengths)))
         for first in range(0, rows, step):
             borders = row_starts[first : first + step + 1]
@@ -214,10 +190,6 @@ class RowSums:
             within_row_share=min(1.0, max(0.0, 1 - between / whole)) if varies else 1.0,
             attention=self._attention,
             work_peak=self._largest_work * rows / work,
-            limits=tuple(
-                LimitUse(column=name, limit=limit, mean=self._held[name] / rows, largest=self._most_held[name])
-                for name, limit in self._limits.items()
-            ),
             profile=profile,
         )
 
