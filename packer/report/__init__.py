@@ -3,7 +3,7 @@
 Numbers:
 
 - `length_figures`: quantiles and bins of lengths, and padding ratios of batching strategies
-- `row_figures`: figures of rows, summed while they are read: mixing, the work of attention, limited columns
+- `row_figures`: figures of rows, summed while they are read: mixing, the work of attention
 - `dataset_figures`: `Figures`, all that is known of a dataset and its rows
 - `comparison`: `Comparison`, the figures of several row lengths or algorithms, and which is best
 

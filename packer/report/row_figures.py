@@ -1,4 +1,4 @@
-"""Figures of rows: segments, mixing, the work of attention, limited columns; computed from rows that come in parts.
+"""Figures of rows: segments, mixing, the work of attention; computed from rows that come in parts.
 
 Let segment s have l_s tokens, and x_s = ln l_s. With tokens as weights, m is the mean of x over all segments and m_r
 its mean over the segments of row r, which has W_r tokens. The within-row share of the variance of log length is
