@@ -240,16 +240,6 @@ def test_several_rows_are_told_apart_by_their_positions():
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-5)
 
 
-def test_the_name_loads_a_model_without_use(tmp_path):
-    tiny_model("mistral").save_pretrained(tmp_path)
-    name = packer.attention.register()
-    assert name == IMPLEMENTATION
-    assert "flash" not in name
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=name)
-    assert loaded.config._attn_implementation == name
-    torch.testing.assert_close(loaded(**batch_of()).logits[0], alone("mistral"), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("prepare", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_model_copies_and_pickles_before_and_after_its_first_pass(prepare):
     model = packer.attention.use(tiny_model("llama3"))
@@ -317,15 +307,13 @@ def test_a_batch_without_boundaries_is_refused(family, rows, called):
     calls[called]()
 
 
-def test_a_model_loaded_by_name_needs_cu_seq_lens():
-    """Its positions may be those that it has made itself."""
-    name = packer.attention.register()
+def test_a_model_that_has_the_attention_by_its_name_alone_is_refused():
+    """Its positions may be those that it has made itself, and its RoPE that of the longest document."""
+    packer.attention.use(tiny_model("qwen3"))
     model = tiny_model("llama3")
-    model.set_attn_implementation(name)
-    ids = batch_of()["input_ids"]
-    for batch in ({"input_ids": ids}, {"input_ids": ids, "position_ids": batch_of()["position_ids"]}):
-        with pytest.raises(PackerError, match=r"no cu_seq_lens_q reached attention.*packer.attention.use\(model\)"):
-            model(**batch)
+    model.set_attn_implementation(IMPLEMENTATION)
+    with pytest.raises(PackerError, match="LlamaAttention was given packer_varlen by its name"):
+        model(**batch_of())
 
 
 @pytest.mark.parametrize("names", [["position_ids"], ["position_ids", "cu_seq_lens_q", "max_length_q"]])
@@ -410,6 +398,7 @@ class Layer(torch.nn.Module):
 
 
 def attend(layer, **options):
+    layer._packer_in_use = packer.attention.use(tiny_model("llama3"))._packer_in_use
     query, key, value = (tensor.detach().transpose(0, 1)[None] for tensor in random_heads())
     return attention(layer, query, key, value, None, **options)
 
@@ -420,24 +409,20 @@ WITH_WINDOW = {"layer_types": ["sliding_attention"], "sliding_window": 4}
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        ({}, {}, "no cu_seq_lens_q reached attention"),
         ({}, {"position_bias": torch.zeros(1)}, "adds a position bias"),
         ({}, {"cache": object()}, "uses a paged KV cache, which training does not have"),
         (WITH_WINDOW, {}, "Layer 0 has a window of 4 tokens but does not pass it to attention"),
     ],
 )
 def test_a_layer_that_needs_what_its_arguments_do_not_have_is_refused(config, options, message):
-    handed = {"cu_seq_lens_q": CU_SEQLENS} if config or options else {}
     with pytest.raises(PackerError, match=message):
-        attend(Layer(**config), **handed, **options)
+        attend(Layer(**config), cu_seq_lens_q=CU_SEQLENS, **options)
     attend(Layer(**config), cu_seq_lens_q=CU_SEQLENS, sliding_window=4)
 
 
 def test_a_layer_that_drops_the_boundaries_is_refused():
-    layer = Layer()
-    layer._packer_in_use = packer.attention.use(tiny_model("llama3"))._packer_in_use
     with pytest.raises(PackerError, match="neither cu_seq_lens_q nor position_ids reached attention"):
-        attend(layer)
+        attend(Layer())
 
 
 def test_a_replica_of_data_parallel_is_refused():
@@ -462,7 +447,7 @@ def test_a_mask_that_lets_some_tokens_see_the_next_is_refused():
 
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
-    ("missing", "call"), [("torch", "use(None)"), ("transformers", "register()"), ("transformers", "probe(None)")]
+    ("missing", "call"), [("torch", "use(None)"), ("transformers", "use(None)"), ("transformers", "probe(None)")]
 )
 def test_what_is_not_installed_is_named(missing, call):
     code = f"import sys; sys.modules[{missing!r}] = None; import packer; packer.attention.{call}"

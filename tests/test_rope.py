@@ -97,15 +97,6 @@ def test_another_attention_is_left_as_transformers_has_it(documents):
     assert torch.equal(model(**batch).logits, plain(**batch).logits)
 
 
-@pytest.mark.parametrize("family", ["phi3", "llama2"])
-def test_the_attention_alone_refuses_documents_beyond_the_threshold(family, documents):
-    model = tiny_model(family, attention=packer.attention.register(), **MODELS[family])
-    batches = [packer.flatten([{"input_ids": each} for each in some]) for some in (documents[:3:2], documents)]
-    model(**batches[0])
-    with pytest.raises(packer.PackerError, match=r"a segment has 100 tokens, and above 64 .*attention.use\(model\)"):
-        model(**batches[1])
-
-
 def test_positions_of_several_dimensions_are_refused(documents):
     model = packer.attention.use(tiny_model("phi3", **MODELS["phi3"]))
     with pytest.raises(packer.PackerError, match=r"shape \[3, 1, 4\] do not show where documents begin"):

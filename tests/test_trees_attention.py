@@ -554,12 +554,3 @@ def test_a_model_switched_elsewhere_needs_a_mask(forest):
         model(**forest.batch())
     masked = model(**forest.batch(attention_mask=packer.attention.dense_mask(forest.tree))).logits
     torch.testing.assert_close(masked, expected, rtol=0, atol=1e-5)
-
-
-def test_a_model_loaded_by_name_is_refused(forest):
-    model = tiny_model("llama3")
-    model.set_attn_implementation(packer.attention.register())
-    with pytest.raises(
-        PackerError, match=r"LlamaAttention got a tree, but .*: switch the model by packer.attention.use"
-    ):
-        model(**forest.batch())

@@ -1,7 +1,6 @@
 """Attention within the documents of packed rows for Hugging Face models, and a probe that tests implementations.
 
     packer.attention.use(model)      run a loaded model on torch's varlen attention, without a flash-attn build
-    packer.attention.register()      register it by name, for from_pretrained(..., attn_implementation=register())
     packer.attention.dense_mask(tree), block_mask(tree)   masks of a batch of trees, for other attention
     packer.attention.probe(model)    test whether documents affect each other, for each attention implementation
 
@@ -28,18 +27,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from packer.attention.isolation import probe
-    from packer.attention.transformers_hook import register, use
+    from packer.attention.transformers_hook import use
     from packer.attention.trees import block_mask, dense_mask
     from packer.attention.varlen import IMPLEMENTATION
 
-__all__ = ["IMPLEMENTATION", "block_mask", "dense_mask", "probe", "register", "use"]
+__all__ = ["IMPLEMENTATION", "block_mask", "dense_mask", "probe", "use"]
 
 _HOMES = {
     "IMPLEMENTATION": "varlen",
     "block_mask": "trees",
     "dense_mask": "trees",
     "probe": "isolation",
-    "register": "transformers_hook",
     "use": "transformers_hook",
 }
 

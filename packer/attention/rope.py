@@ -7,7 +7,6 @@ changes all others; with dynamic RoPE, also those of the next batch.
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -24,9 +23,6 @@ Embedding: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 BY_LONGEST = ("dynamic", "longrope")
 """Types of RoPE whose frequencies transformers derives from the longest document of a batch."""
 
-_configs: weakref.WeakValueDictionary[int, PretrainedConfig] = weakref.WeakValueDictionary()
-"""Configs, by id, of the models that `use_document_frequencies` was called with."""
-
 
 def use_document_frequencies(model: PreTrainedModel) -> None:
     """Make a model use separate frequencies for each document while it runs packer's attention.
@@ -34,7 +30,6 @@ def use_document_frequencies(model: PreTrainedModel) -> None:
     Has no effect on models whose frequencies do not depend on the length of documents.
     """
     for module in longest_rope_modules(model):
-        _configs[id(module.config)] = module.config
         if not any(isinstance(hook, _ByDocument) for hook in module._forward_hooks.values()):
             module.register_forward_hook(_ByDocument(), with_kwargs=True)
 
@@ -51,18 +46,6 @@ def document_frequencies(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def check_longest_segment(config: PretrainedConfig, longest: int) -> None:
-    """Raise PackerError if the longest segment changes the frequencies of others, unless each has its own."""
-    if not hasattr(config, "rope_parameters") or torch.compiler.is_compiling():
-        return
-    limit = rope_limit(config)
-    if limit is not None and longest > limit and id(config) not in _configs:
-        raise PackerError(
-            f"a segment has {longest:,} tokens, and above {limit:,} this model changes the RoPE frequencies of all "
-            "documents of the batch: call packer.attention.use(model), which gives each document its own"
-        )
 
 
 def rope_limit(config: PretrainedConfig) -> int | None:

@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise PackerError(f"{error.name} is not installed: {extra('torch')}") from error
 
-from packer.attention.rope import check_longest_segment, rope_limit, use_document_frequencies
+from packer.attention.rope import rope_limit, use_document_frequencies
 from packer.attention.trees import check_tree, longest_path, tree_attention, tree_obstacle
 from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES, find_boundaries, segment_attention
 
@@ -48,26 +48,6 @@ APART = "pack without --pairs and --share-prefixes"
 
 _callers: set[type[torch.nn.Module]] = set()
 """Classes of the layers that have called this attention in this process."""
-
-
-def register() -> str:
-    """Register packer's attention with transformers and return its name, for `attn_implementation=`.
-
-    Prefer `use` for a model that is loaded already: it also detects models whose attention cannot be replaced, and
-    accepts batches with position_ids alone. Without `use`, batches need `cu_seq_lens_q` and `max_length_q`.
-
-    Raises:
-        PackerError: torch or transformers is not installed, or transformers is too old.
-    """
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as error:
-        raise PackerError(
-            f"transformers {transformers.__version__} cannot register an attention: pip install -U transformers"
-        ) from error
-    AttentionInterface.register(IMPLEMENTATION, attention)
-    AttentionMaskInterface.register(IMPLEMENTATION, attention_mask)
-    return IMPLEMENTATION
 
 
 def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrainedModel:
@@ -102,7 +82,7 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
     """
     if isinstance(model, str):
         raise PackerError(f"use takes a model, not its name: pass AutoModelForCausalLM.from_pretrained({model!r})")
-    name, text = register(), model.config.get_text_config()
+    name, text = _register(), model.config.get_text_config()
     parts = [part for part in model.config.sub_configs if getattr(model.config, part) is text]
     model.set_attn_implementation({parts[0]: name} if parts else name)  # an image encoder keeps its own
     if text._attn_implementation != name:
@@ -120,6 +100,19 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
             part_called.register_forward_pre_hook(_require_boundaries, with_kwargs=True)
             part_called.register_forward_hook(_end_pass, with_kwargs=True, always_call=True)
     return model
+
+
+def _register() -> str:
+    """Register packer's attention with transformers and return its name."""
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise PackerError(
+            f"transformers {transformers.__version__} cannot register an attention: pip install -U transformers"
+        ) from error
+    AttentionInterface.register(IMPLEMENTATION, attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, attention_mask)
+    return IMPLEMENTATION
 
 
 @dataclass(kw_only=True, slots=True)
@@ -335,17 +328,12 @@ def attention_mask(
 def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None, tree: torch.Tensor | None) -> None:
     """Raise PackerError if boundaries did not reach a layer, or belong to other rows."""
     in_use: _InUse | None = getattr(module, _IN_USE, None)
-    if in_use is None and tree is not None:
+    if in_use is None:
         raise PackerError(
-            f"{type(module).__name__} got a tree, but nothing has checked that its model computes trees exactly: "
+            f"{type(module).__name__} was given {IMPLEMENTATION} by its name, without boundaries in the whole model: "
             "switch the model by packer.attention.use(model)"
         )
-    if in_use is None and cu_seq_lens is None:
-        raise PackerError(
-            "no cu_seq_lens_q reached attention, and the model may have made its position_ids itself, without "
-            "boundaries: switch the model by packer.attention.use(model), or pass cu_seq_lens_q and max_length_q"
-        )
-    if in_use is not None and in_use.tree_passes and tree is None:
+    if in_use.tree_passes and tree is None:
         raise PackerError(
             f"the batch has a tree that did not reach {type(module).__name__}, because this model does not pass it on: "
             f"{APART}"
@@ -381,7 +369,6 @@ def _check_layer(
     kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
     chunk, window = getattr(config, "attention_chunk_size", None), getattr(config, "sliding_window", None)
     name = type(module).__name__
-    check_longest_segment(config, longest)
     if chunk is not None and longest > chunk and kind in (None, "chunked_attention"):
         raise PackerError(
             f"{name} attends in chunks of {chunk:,} tokens, which {IMPLEMENTATION} does not support, and a segment has "
