@@ -19,8 +19,10 @@ from packer.output import job
 from packer.pipeline import packing
 from packer.pipeline.collect_figures import measure
 from packer.sources.find_source import find_source
+from packer.sources.read_documents import read_documents
 from packer.stores import mirror
 from tests.helpers.chat_templates import WORDS
+from tests.helpers.opening import open_source
 from tests.helpers.pack import hashes
 from tests.helpers.remote_sources import (
     documents,
@@ -174,6 +176,15 @@ def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, m
     monkeypatch.setattr(job, "Engine", Elsewhere)
     pack(str(remote), tmp_path / "two", **options)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
+
+
+@pytest.mark.parametrize("kind", ["stream", "indexed"])
+def test_tasks_of_a_process_share_what_was_fetched_when_the_source_was_opened(kind, bucket, tmp_path, store_server):
+    SOURCES[kind][0](tmp_path)
+    content = pickle.dumps(read_documents(open_source(str(upload(tmp_path, bucket / "data")))))
+    store_server.faults()
+    assert len(pickle.loads(content).table.input_ids) > 300
+    assert store_server.faults() == {}
 
 
 FAULTS = {"503": {"status": 503, "every": 2}, "cut": {"cut": True, "every": 3}, "slow": {"seconds": 0.03}}

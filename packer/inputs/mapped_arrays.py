@@ -72,14 +72,17 @@ class MappedColumn(NamedTuple):
 
 def map_values(path: AnyPath) -> pa.Buffer:
     """Map a file into memory; of an object, nothing is fetched."""
-    if isinstance(path, RemotePath) and path.stat().st_size:
-        return mirrored(path).buffer
-    return map_index(path)
+    if not path.stat().st_size:
+        return pa.py_buffer(b"")
+    return mirrored(path).buffer if isinstance(path, RemotePath) else map_whole(path)
 
 
 def map_index(path: AnyPath) -> pa.Buffer:
-    """Map a file into memory; an object is read as a whole."""
-    return map_whole(path) if path.stat().st_size else pa.py_buffer(b"")
+    """Map a file into memory; an object is fetched, once for all tasks of the process."""
+    buffer = map_values(path)
+    if isinstance(path, RemotePath) and buffer.size:
+        mirrored(path).fetch([0], [buffer.size])
+    return buffer
 
 
 def first_descent(values: NDArray[np.int64]) -> int | None:
