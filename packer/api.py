@@ -128,7 +128,7 @@ def stats(
     """Count how much padding a dataset has now, and how much when packed; or how full a packed dataset is.
 
     It predicts the number of rows that `pack` makes with the same options. Printed, the result is what `packer stats`
-    prints.
+    prints; in a notebook, it is a table.
 
     Args:
         source: as for `pack`; a packed dataset; or a histogram: a CSV file with the header length,count.
@@ -241,7 +241,7 @@ def show(
         full: show all tokens, with trained ones between [[ and ]].
 
     Returns:
-        The segments; printed, they are what `packer show` prints.
+        The segments; printed, they are what `packer show` prints; in a notebook, a table.
 
     Raises:
         PackerError: there is no such row or document, or the dataset cannot be read.

@@ -446,6 +446,14 @@ def test_show_tells_trained_tokens_from_their_context(tmp_path, monkeypatch):
         "1 [[2 3]] 4 [[5]]",
         "segment 1: padding, 3 tokens",
     ]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colored = run("show", "rows-packed-8", 0, "--full").stdout
+    assert "\x1b[1m2 3\x1b[0m" in colored
+    assert "\x1b[2m4\x1b[0m" in colored
+    assert "[[" not in colored
+    assert "\x1b[36m" in run("show", "rows-packed-8", 0).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("show", "rows-packed-8", 0, "--full").stdout
 
 
 def test_show_of_a_row_that_is_not_there_names_those_that_are(packed):

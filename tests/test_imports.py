@@ -17,6 +17,7 @@ ARRAYS = {"numpy", "pyarrow"}
 COMMAND = "from packer.cli import cli\ntry: cli({})\nexcept SystemExit: pass"
 LOADED = """
 dataset = packer.load(sys.argv[1])
+dataset._repr_html_()
 list(packer.batches(dataset, rows=2, tensors="numpy")), packer.static_shape(dataset, rows=2)
 packer.BatchSampler(dataset, global_batch=4, balance=1).imbalance()
 """

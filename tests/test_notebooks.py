@@ -1,4 +1,4 @@
-"""What the prompt shows of datasets, figures and manifests, and where bars are drawn."""
+"""What notebooks and the prompt show of datasets and manifests."""
 
 import inspect
 import io
@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import succeeded
 from tests.helpers.writing import write_lines
 
-NAME = "packed"
+NAME = "<b>&name"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,20 @@ def dataset(source) -> packer.PackedDataset:
     return packer.load(source.with_name(NAME))
 
 
-def test_figures_print_what_the_command_prints(source, dataset) -> None:
+def shown(value: object) -> ElementTree.Element:
+    """The HTML of an object, which must be well-formed."""
+    return ElementTree.fromstring(value._repr_html_())
+
+
+def test_a_packed_dataset_shows_its_facts(dataset) -> None:
+    page = shown(dataset)
+    facts = {row[0].text: row[1].text for row in page.iter("tr")}
+    assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
+    assert facts["documents"].startswith("300 of 300")
+    assert page[0].text == f"PackedDataset {NAME}"
+
+
+def test_figures_print_what_the_command_prints_and_are_tables_in_notebooks(source, dataset) -> None:
     for data, options, words in (
         (source, {"max_len": 64}, ["--max-len", 64]),
         (dataset.path, {}, []),
@@ -47,9 +61,10 @@ def test_figures_print_what_the_command_prints(source, dataset) -> None:
         figures = packer.stats(data, **options)
         assert f"{figures}\n" == succeeded("stats", data, *words)
         assert json.loads(json.dumps(figures.to_dict())) == json.loads(succeeded("stats", data, *words, "--json"))
-    compared = str(packer.stats(source, max_len=64, algorithm="all", max_segments=3))
-    assert all(f" {name} " in compared for name in ALGORITHMS)
-    assert "0 rows" not in compared
+        assert len([*shown(figures).iter("tr")]) > 2
+    compared = packer.stats(source, max_len=64, algorithm="all", max_segments=3)
+    assert {line[0].text.strip("* ") for line in [*shown(compared).iter("tr")][1:]} == {*ALGORITHMS}
+    assert "0 rows" not in str(compared)
 
 
 def test_a_report_is_written_from_python(source, tmp_path) -> None:
@@ -60,15 +75,17 @@ def test_a_report_is_written_from_python(source, tmp_path) -> None:
         packer.stats(source, report=tmp_path / "page.png")
 
 
-def test_rows_print_what_show_prints(dataset) -> None:
+def test_rows_print_what_show_prints_and_are_tables_in_notebooks(dataset) -> None:
     for options, words in (({}, []), ({"row": -1}, [-1]), ({"document": 7}, ["--document", 7])):
         contents = packer.show(dataset.path, **options)
         assert f"{contents}\n" == succeeded("show", dataset.path, *words)
         assert json.loads(json.dumps(contents.to_dict())) == json.loads(
             succeeded("show", dataset.path, *words, "--json")
         )
+        assert shown(contents)[0].text.startswith("row ")
     full = packer.show(dataset.path, full=True)
     assert f"{full}\n" == succeeded("show", dataset.path, "--full")
+    assert full._repr_html_() is None
 
 
 def test_what_was_written_has_its_path_for_the_next_call(tmp_path) -> None:
@@ -118,6 +135,11 @@ def test_bars_are_drawn_where_somebody_looks(source, monkeypatch, place) -> None
         assert stream.getvalue() == ""
     packer.stats(source, max_len=64)
     assert ("lengths" in stream.getvalue() or "decode" in stream.getvalue()) == (place != "log")
+
+
+def test_a_manifest_shows_its_facts(dataset) -> None:
+    facts = {row[0].text: row[1].text for row in shown(dataset.manifest).iter("tr")}
+    assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
 
 
 def test_reprs_are_one_short_line(dataset) -> None:

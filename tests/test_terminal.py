@@ -53,10 +53,19 @@ def test_names_of_files_columns_and_kept_values_are_escaped_by_every_command(kep
 
 
 @pytest.mark.parametrize("more", [(), ("--full",)])
-def test_texts_are_escaped(tokenizer, tmp_path, more):
+@pytest.mark.parametrize("color", [False, True])
+def test_texts_are_escaped_and_only_packers_own_colors_are_sent(tokenizer, tmp_path, monkeypatch, more, color):
     source, out = write_lines(tmp_path / "rows.jsonl", [{"text": EVIL} for _ in range(9)]), tmp_path / "out"
     succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 64, "-o", out)
-    assert r"\x1b[2J" in printed("show", out, 0, "--tokenizer", tokenizer, *more, shows="")
+    if not color:
+        shown = printed("show", out, 0, "--tokenizer", tokenizer, *more, shows="")
+    else:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        shown = run("show", out, 0, "--tokenizer", tokenizer, *more).stdout
+        own = re.compile(r"\x1b\[(?:0|1|2|3\d)m")
+        assert own.search(shown)
+        assert not CONTROL.search(own.sub("", shown))
+    assert r"\x1b[2J" in shown
 
 
 def test_messages_of_templates_and_wrong_usage_are_escaped(tokenizer, tmp_path):

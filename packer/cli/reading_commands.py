@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,7 +15,7 @@ import click
 from packer.algorithms import ALGORITHMS
 from packer.cli.command import ARGUMENTS, UserPath, command
 from packer.cli.one_line_errors import NOT_RIGHT
-from packer.cli.printing import echo, echo_json
+from packer.cli.printing import echo, echo_json, echo_styled, styled
 from packer.cli.shared_options import (
     Accumulation,
     AsJson,
@@ -313,7 +314,11 @@ def show(
         found = row_contents.show(
             packed, row, document=document, tokenizer=tokenizer, source=list(sources) or None, full=full
         )
+    # See no-color.org and force-color.org.
+    color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
     if as_json:
         echo_json(found.to_dict())
+    elif color:
+        echo_styled(found.text(styled))
     else:
-        echo(repr(found))
+        echo(found.text())

@@ -144,6 +144,9 @@ class CombinedDataset(PackedDataset):
         head = f"PackedDataset of {len(self.datasets)}, rows={len(self):,}, max_len={self.max_len:,}; in an epoch:"
         return "\n".join([head, *parts])
 
+    def _repr_html_(self) -> None:
+        """Return nothing, so that notebooks show the `repr`."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return CombinedDataset, (self.datasets, self.counts, self._seed)
 

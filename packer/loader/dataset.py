@@ -228,6 +228,10 @@ class PackedDataset:
     def __repr__(self) -> str:
         return f"PackedDataset({str(self.path)!r}, rows={len(self):,}, max_len={self.max_len:,})"
 
+    def _repr_html_(self) -> str | None:
+        """Return what notebooks show."""
+        return self.manifest.as_html(f"PackedDataset {self.path.name}")
+
     def __reduce__(self) -> tuple[Any, ...]:
         opening = self._opening
         if isinstance(opening.path, Path):  # another process may run in another folder

@@ -15,6 +15,7 @@ from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.tree_nodes import nodes_of
+from packer.notebook_table import html_table
 from packer.report.plain_text import count_of, render_table
 from packer.stores import AnyPath
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
@@ -28,8 +29,12 @@ log = logging.getLogger(__name__)
 Decode = Callable[[Any], str]
 """Function from token ids to text."""
 
+Paint = Callable[..., str]
+"""Function that returns a text in a style of `click.style`, such as `dim=True`."""
+
 _SHOWN_TOKENS = 8  # of a segment in the table
 _WIDEST = 40  # characters of a kept value in the table
+_COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # of segments, in turn
 
 Segment = dict[str, Any]
 """A segment of a row, or the padding at its end, which is document -1 without tokens, as `--json` prints it.
@@ -40,7 +45,7 @@ Segment = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RowContents:
-    """The segments of a row, or of a document. Printed, they are what `packer show` prints."""
+    """The segments of a row, or of a document. Printed, they are what `packer show` prints; in a notebook, a table."""
 
     packed: str
     """Folder of the packed dataset."""
@@ -70,24 +75,41 @@ class RowContents:
         return {"packed": self.packed, "rows": rows}
 
     def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str | None:
+        """Return what notebooks show; None for all tokens, which are shown as text."""
+        if self.full:
+            return None
+        tables = ((number, self._table(segments)[0]) for number, segments in self.rows.items())
+        return "".join(html_table(f"row {number:,}", lines, head=head) for number, (head, *lines) in tables)
+
+    def text(self, paint: Paint | None = None) -> str:
+        """Return the segments as text, in color if there is a function for it."""
         parts = []
         for number, segments in self.rows.items():
-            text = "\n".join(self._text_lines(segments)) if self.full else self._table_text(segments)
+            text = "\n".join(self._text_lines(segments, paint)) if self.full else self._table_text(segments, paint)
             parts.append(f"row {number:,}\n{text}" if self.of_document else text)
         return "\n".join(parts)
 
-    def _table_text(self, segments: Sequence[Segment]) -> str:
-        table = self._table(segments)
-        return render_table(table, align="<>>>>" + "<" * (len(table[0]) - 5))
+    def _table_text(self, segments: Sequence[Segment], paint: Paint | None) -> str:
+        table, owners = self._table(segments)
+        columns = len(table[0]) - 5
+        head, *lines = render_table(table, align="<>>>>" + "<" * columns).split("\n")
+        if paint is not None:
+            head = paint(head)
+            lines = [_painted(segment, line, paint) for segment, line in zip(owners, lines, strict=True)]
+        return "\n".join([head, *lines])
 
-    def _table(self, segments: Sequence[Segment]) -> list[list[str]]:
-        """Return a head and a line per segment.
+    def _table(self, segments: Sequence[Segment]) -> tuple[list[list[str]], list[Segment]]:
+        """Return a head and a line per segment, and the segment of each line.
 
         A line has its length, document, trained tokens, kept columns and first tokens, as text if they can be decoded.
         """
         kept, kept_tokens = list(segments[0]["kept"]), list(segments[0]["kept_tokens"])
         named = [f"{name} (group)" if name == self.group_by else name for name in kept]
         table = [["", "tokens", "document", "from", "trained", *named, "begins", *kept_tokens]]
+        owners: list[Segment] = []
         for segment in segments:
             if segment["doc_id"] < 0:
                 cells = [f"{segment['extent']:,}", "padding", "", "0", *[""] * (len(kept) + 1 + len(kept_tokens))]
@@ -102,6 +124,7 @@ class RowContents:
                     *(_first_values(values) for values in segment["kept_tokens"].values()),
                 ]
             table.append([f"  {segment['segment']}", *cells])
+            owners.append(segment)
             for number, part in enumerate(_branches(segment)):
                 dots = "· " * part["depth"]
                 cells = [
@@ -112,22 +135,27 @@ class RowContents:
                 ]
                 cells += [*[""] * len(kept), dots + _first_tokens(part["input_ids"], self.decode)]
                 table.append([f"    .{number}", *cells])
-        return table
+                owners.append(segment)
+        return table, owners
 
-    def _text_lines(self, segments: Sequence[Segment]) -> Iterator[str]:
-        """Yield all tokens of segments, with trained ones between [[ and ]]."""
+    def _text_lines(self, segments: Sequence[Segment], paint: Paint | None) -> Iterator[str]:
+        """Yield all tokens of segments, with trained ones distinguished from their context.
+
+        Trained tokens are bold and context is dim; without color, trained tokens are between [[ and ]].
+        """
         for segment in segments:
             first, tokens = segment["doc_start"], len(segment["input_ids"])
             head = f"document {_name(segment)}, tokens {first:,} to {first + tokens - 1:,}, {_trained(segment)} trained"
             if segment["doc_id"] < 0:
                 head = f"padding, {count_of(segment['extent'], 'token')}"
-            yield f"segment {segment['segment']}: {head}"
+            head = f"segment {segment['segment']}: {head}"
+            yield head if paint is None else _painted(segment, head, paint)
             for number, part in enumerate(_branches(segment)):
                 after = f"after {part['parent']}" if part["parent"] >= 0 else "at the beginning"
                 yield f"node {number}, {after}, answer {part['answer']}:"
-                yield _marked(part, self.decode)
+                yield _marked(part, self.decode, paint)
             if segment["doc_id"] >= 0 and not segment.get("nodes"):
-                yield _marked(segment, self.decode)
+                yield _marked(segment, self.decode, paint)
 
 
 def show(
@@ -234,7 +262,14 @@ def _branches(segment: Segment) -> Iterator[Segment]:
         yield node | {name: segment[name][here] for name in ("input_ids", "labels")}
 
 
-def _marked(segment: Segment, decode: Decode | None) -> str:
+def _painted(segment: Segment, line: str, paint: Paint) -> str:
+    """Color the line of a segment; neighbors differ."""
+    if segment["doc_id"] < 0:
+        return paint(line, dim=True)
+    return paint(line, fg=_COLORS[segment["segment"] % len(_COLORS)])
+
+
+def _marked(segment: Segment, decode: Decode | None, paint: Paint | None) -> str:
     """Return the tokens of a segment, run by run of trained and untrained ones."""
     ids, labels = segment["input_ids"], segment.get("labels")
     trained = [True] * len(ids) if labels is None else (labels >= 0).tolist()
@@ -242,7 +277,11 @@ def _marked(segment: Segment, decode: Decode | None) -> str:
     for is_trained, run in groupby(trained):
         first, place = place, place + len(list(run))
         text = " ".join(map(str, ids[first:place])) if decode is None else decode(ids[first:place])
-        texts.append(f"[[{text}]]" if is_trained and labels is not None else text)
+        if paint is not None:
+            text = paint(text, bold=True) if is_trained else paint(text, dim=True)
+        elif is_trained and labels is not None:
+            text = f"[[{text}]]"
+        texts.append(text)
     return (" " if decode is None else "").join(texts)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from packer.notebook_table import html_table
 from packer.report.dataset_figures import MIXED, Figures, named
 from packer.report.plain_text import count_of, folded, number, percent, render_table, share
 
@@ -20,7 +21,7 @@ FULL = 0.95
 class Comparison:
     """Figures of the same documents in rows of several lengths, or by several algorithms.
 
-    Printed, they are the table that `packer stats` prints.
+    Printed, they are the table that `packer stats` prints; in a notebook, a table as well.
     """
 
     by: Literal["max_len", "algorithm"]
@@ -91,6 +92,11 @@ class Comparison:
         table = self.table()
         align = ">" * len(table[0]) if self.by == "max_len" else None
         return "\n".join([*head, render_table(table, align=align), *map(folded, self.notes())])
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        head, *lines = self.table()
+        return html_table(self.notes()[-1 if self.by == "max_len" else 0], lines, head=head)
 
     # ---- parts of both ----
 

@@ -1,4 +1,4 @@
-"""Figures of a dataset and its rows, as text and as JSON."""
+"""Figures of a dataset and its rows, as text, as a table of a notebook and as JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.manifest_fields import PlanTotals
+from packer.notebook_table import html_table
 from packer.options import PackOptions
 from packer.report.charts import ShownRow
 from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
@@ -22,7 +23,7 @@ from packer.report.row_figures import RowFigures, Waiting
 class Figures:
     """Figures of documents, and of the rows that they are packed into or would be packed into.
 
-    Printed, they are what `packer stats` prints.
+    Printed, they are what `packer stats` prints; in a notebook, a table.
     """
 
     options: PackOptions
@@ -200,6 +201,20 @@ class Figures:
         """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns."""
         lines = [*(self._packed_lines() if self.is_packed else self._planned_lines())]
         return "\n".join(lines if self.waiting is None else [*lines, "", render_waiting(self.waiting)])
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        padding = self.padding
+        facts = [
+            ("documents", f"{self.documents:,}, {count_of(self.tokens, 'token')}"),
+            ("rows", f"{self.rows:,} of {self.max_len:,} tokens, {percent(self.totals.efficiency)} full"),
+            ("padding", share(padding.packed)),
+            (f"padding, without packing, to {self.max_len:,} tokens", share(padding.max_len)),
+            ("padding, without packing, to the longest of 8 documents", share(padding.batch_longest[8])),
+        ]
+        if self.totals.tokens_lost:
+            facts.append(("lost", f"{count_of(self.totals.tokens_lost, 'token')} truncated or dropped"))
+        return html_table("Packed rows" if self.is_packed else "Rows, if packed", facts)
 
     def _planned_lines(self) -> Iterator[str]:
         totals, options = self.totals, self.options

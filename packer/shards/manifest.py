@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from packer.json_record import read_fields
 from packer.manifest_fields import ShardEntry, SourceIdentity, Totals
-from packer.options import PackOptions
+from packer.notebook_table import html_table
+from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST, MOST_SHARDS, all_shard_names, shard_name
 from packer.shards.row_format import RowFormat
 from packer.stores import AnyPath, RemotePath
@@ -82,6 +83,24 @@ class Manifest:
             f"Manifest({path}rows={totals.rows:,}, max_len={self.max_len:,}, documents={totals.documents_packed:,}, "
             f"tokens={totals.tokens_packed:,}, padding={1 - self.efficiency:.2%})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        return self.as_html("Manifest of a packed dataset" if self.path is None else f"Manifest of {self.path.name}")
+
+    def as_html(self, title: str) -> str:
+        """Return a title and a table of the main facts, as notebooks show them."""
+        totals = self.totals
+        facts = [
+            ("rows", f"{totals.rows:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
+            ("documents", f"{totals.documents_packed:,} of {totals.documents:,}, {totals.segments:,} segments"),
+            ("tokens", f"{totals.tokens_packed:,}, {totals.tokens_lost:,} truncated or dropped"),
+            ("algorithm", self.options.algorithm),
+            ("size", byte_size(int(self.shards.column("bytes").sum()))),
+        ]
+        if self.options.labels:
+            facts.insert(3, ("trained tokens", f"{totals.tokens_trained:,}"))
+        return html_table(title, facts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file without its checksum."""

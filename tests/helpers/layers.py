@@ -9,6 +9,7 @@ FLOORS = {
     "stores": 0,
     "json_record": 0,
     "manifest_fields": 0,
+    "notebook_table": 0,
     "paths": 0,
     "engine": 1,
     "processes": 1,
