@@ -20,6 +20,7 @@ from packer.report.length_figures import (
     MAX_BINS,
     distribution,
     padding_ratios,
+    sorted_total,
     tally,
 )
 from packer.report.row_figures import KEYS_OF_MATRICES, RowSums
@@ -53,7 +54,8 @@ def test_every_padding_ratio_of_a_tiny_set_is_known() -> None:
     # Any two of the three: 2 x (2 + 4 + 4) / 3, and the third alone, 7 / 3.
     assert padding.batch_longest[2] == pytest.approx(1 - 7 / (20 / 3 + 7 / 3))
     assert padding.batch_longest[4] == padding.batch_longest[64] == pytest.approx(1 - 7 / 12)
-    assert padding.batch_longest[1] == 0
+    assert padding.group_by_length[2] == pytest.approx(1 - 7 / 9)  # [4, 2] and [1]
+    assert padding.batch_longest[1] == padding.group_by_length[1] == 0
     assert padding.packed == pytest.approx(1 - 7 / 8)
 
 
@@ -64,6 +66,11 @@ def test_random_order_is_the_mean_over_all_orders(lengths: list[int]) -> None:
     for size in (1, 2, 4, 8):
         mean_total = np.mean([padded_total(order, size) for order in permutations(lengths)])
         assert padding.batch_longest[size] == pytest.approx(1 - sum(lengths) / mean_total, abs=1e-12)
+
+
+@given(segment_lengths, st.integers(1, 70))
+def test_batches_sorted_by_length_are_cut_from_the_sorted_segments(lengths: list[int], size: int) -> None:
+    assert sorted_total(histogram_of(lengths), size) == padded_total(sorted(lengths, reverse=True), size)
 
 
 @given(segment_lengths)
@@ -171,8 +178,9 @@ def test_stats_of_a_tiny_dataset_are_known(tmp_path: Path) -> None:
     assert (read["lengths"]["min"], read["lengths"]["p50"], read["lengths"]["max"]) == (0, 3, 10)
     assert (read["epoch"]["rows"], read["epoch"]["rows_per_step"]) == (4, 2 * 4 / 3)
     assert (read["epoch"]["steps"], read["epoch"]["packed_rows_per_step"]) == (2, 2)
-    assert set(read["padding"]) == {"max_len", "batch_longest", "packed"}
-    assert list(read["padding"]["batch_longest"]) == ["1", "2", "4", "8", "16", "32", "64"]
+    assert set(read["padding"]) == {"max_len", "batch_longest", "group_by_length", "packed"}
+    for mode in ("batch_longest", "group_by_length"):
+        assert list(read["padding"][mode]) == ["1", "2", "4", "8", "16", "32", "64"]
     assert read["padding"]["packed"] == pytest.approx(1 / 4)
 
 

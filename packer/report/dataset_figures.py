@@ -281,6 +281,7 @@ def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
     ratios = {
         f"  to {max_len:,} tokens": [padding.max_len] * len(sizes),
         "  to longest in batch": list(padding.batch_longest.values()),
+        "  same, sorted by length": list(padding.group_by_length.values()),
     }
     table = [["Padding by batch size", *map(str, sizes)]]
     for name, values in [*ratios.items(), (f"  {packed}", [padding.packed] * len(sizes))]:

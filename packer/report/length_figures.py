@@ -147,6 +147,9 @@ class Padding:
     batch_longest: dict[int, float]
     """Expected ratio by batch size, for random batches padded to their longest segment."""
 
+    group_by_length: dict[int, float]
+    """Ratio by batch size, for batches of the segments sorted by length, the longest first."""
+
     packed: float
     """Ratio of the packed rows."""
 
@@ -175,6 +178,7 @@ def padding_ratios(histogram: NDArray[np.int64], rows: int) -> Padding:
     return Padding(
         max_len=_ratio(tokens, segments * max_len),
         batch_longest={size: _ratio(tokens, random_total(size)) for size in BATCH_SIZES},
+        group_by_length={size: _ratio(tokens, sorted_total(histogram, size)) for size in BATCH_SIZES},
         packed=_ratio(tokens, rows * max_len),
     )
 
@@ -195,6 +199,19 @@ def expected_longest(histogram: NDArray[np.int64], draws: int) -> NDArray[np.flo
         probability = probability * (np.maximum(within - drawn, 0) / (segments - drawn))
         longest.append(float(values @ np.diff(probability, prepend=0.0)))
     return np.array(longest)
+
+
+def sorted_total(histogram: NDArray[np.int64], size: int) -> int:
+    """Return the tokens, padding included, of batches cut from the segments sorted by length, the longest first.
+
+    Lengths 9, 2, 2, 1 and 1 in batches of 2 -> [9, 2], [2, 1], [1], which take 18 + 4 + 1 tokens.
+    """
+    lengths = np.flatnonzero(histogram)[::-1]
+    ends = np.cumsum(histogram[lengths])
+    begun = -(-ends // size)  # batches whose first segment is at least so long
+    missing = int(begun[-1]) * size - int(ends[-1])
+    last = int(lengths[np.searchsorted(begun, begun[-1])])  # longest segment of the last batch
+    return size * int(np.diff(begun, prepend=0) @ lengths) - missing * last
 
 
 def tokens_of(histogram: NDArray[np.int64]) -> int:
