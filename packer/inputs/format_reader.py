@@ -338,8 +338,12 @@ Input: TypeAlias = DecodedInput | MappedLists
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None) -> DecodedInput:
     """Return the token lists of a reader as an input that checks them; `has_labels` is None without documents."""
     wanted = columns.wanted(has_labels=bool(has_labels))
-    nothing = pa.array([[]], pa.list_(pa.null()))
-    wide = {name: pa.array([[]], pa.list_(pa.list_(pa.null(), width))) for name, width in columns.widths.items()}
+    ends = as_arrow(np.zeros(2, np.int32))
+    nothing = pa.ListArray.from_arrays(ends, pa.nulls(0))  # pa.array would import pandas
+    wide = {
+        name: pa.ListArray.from_arrays(ends, pa.nulls(0, pa.list_(pa.null(), width)))
+        for name, width in columns.widths.items()
+    }
     return DecodedInput(
         reader=reader,
         needed=tuple(dict.fromkeys(wanted)),
