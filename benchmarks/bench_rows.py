@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import joined_ranges
+from packer.algorithms.sequential import sequential
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.partition_tasks import PartitionPlan
 from packer.plan.segments import cut_documents
-from packer.report.row_figures import RowFigures, RowSums, shuffled
+from packer.report.row_figures import RowFigures, RowSums
 
 ROW_BYTES = 8  # a token and its label
 
@@ -55,6 +56,15 @@ def made(lengths: NDArray[np.int32], max_len: int, shard_size: int) -> tuple[Par
     for rows in map(plan.rows, range(len(plan.shard_rows))):
         sums.add(rows.lengths, rows.row_starts)
     return plan, plan.totals.lower_bound, sums.finish()
+
+
+def shuffled(histogram: NDArray[np.int64]) -> RowFigures:
+    """Figures of a shuffled corpus: segments in random order, in rows that end before an overflow."""
+    lengths = np.repeat(np.arange(len(histogram), dtype=np.int32), histogram)
+    lengths = np.random.default_rng(0).permutation(lengths)
+    sums = RowSums(len(histogram) - 1)
+    sums.add(lengths, sequential(lengths, len(histogram) - 1).row_starts)
+    return sums.finish()
 
 
 def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:

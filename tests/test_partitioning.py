@@ -13,8 +13,9 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.segments import cut_documents
-from packer.report.row_figures import RowSums, shuffled
+from packer.report.row_figures import RowSums
 from tests.helpers import naive
+from tests.helpers.made_figures import shuffled
 from tests.helpers.small import shrink
 
 

@@ -73,7 +73,6 @@ class Comparison:
         return {
             **content,
             "lower_bound": self.lower_bound,
-            "shuffled_share": best.row_figures.shuffled.within_row_share,
             "outcomes": [each.to_dict() | {"gap": self.gap(each), "seconds": each.seconds} for each in self.outcomes],
             "failures": dict(self.failures),
         }
@@ -160,11 +159,10 @@ class Comparison:
         if not all(figures.options.keeps_whole for figures in self.outcomes):
             fewest += " of those that keep documents whole"
             gap += "; below 0 where documents that fit a row were cut"
-        shuffled = self.best.row_figures.shuffled.within_row_share
         notes = [
             fewest,
             gap,
-            f"mixed: {MIXED}; documents in random order have {shuffled:.2f}",
+            f"mixed: {MIXED}",
             "split: documents in several segments; seconds: of planning, without compiling",
         ]
         return notes + [e if e.startswith(name) else f"{name}: {e}" for name, e in self.failures.items()]

@@ -193,8 +193,6 @@ class Figures:
         if (rows := self.measured_rows) is not None:
             names = ("within_row_share", "keys_per_token", "attention_share", "work_peak")
             content |= {"segments_per_row": asdict(rows.segments_per_row), **named(rows, *names)}
-            if self.is_packed:
-                content["shuffled_share"] = rows.shuffled.within_row_share
         return content
 
     def __repr__(self) -> str:
@@ -269,7 +267,6 @@ def row_facts(rows: RowFigures) -> list[list[str]]:
     """Return table lines (name, value, note) on how mixed rows are, and on the work of attention in them."""
     return [
         ["mixed", f"{rows.within_row_share:.2f}", MIXED],
-        ["  shuffled", f"{rows.shuffled.within_row_share:.2f}", "the same for documents in random order"],
         ["attention", percent(rows.attention_share), "of the work of a 7B model"],
         ["largest", f"{rows.work_peak:.2f}", "times the mean: the work of the row that has most"],
     ]

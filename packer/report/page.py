@@ -212,39 +212,14 @@ def rows_section(figures: Figures) -> Section:
     factor = figures.packing_factor
     holds = f"A row holds {number(factor)} documents" if factor >= 1 else f"A document takes {number(1 / factor)} rows"
     plot = row_plot("Rows", figures.shown_rows, max_len=figures.max_len)
-    notes = [_mixing_note(figures)] if figures.row_figures.within_row_share < 1 else []
-    if not figures.is_packed:
-        notes.append("These rows are planned. Which of their tokens are trained is known once they are packed.")
+    planned = ["These rows are planned. Which of their tokens are trained is known once they are packed."]
+    notes = [] if figures.is_packed else planned
     shown = (
         f"{len(figures.shown_rows):,} of {figures.rows:,} are" if len(figures.shown_rows) < figures.rows else "All are"
     )
     verdict = f"{holds} on average. {shown} shown, with their numbers"
     verdict += "; branches of trees are lower than what they continue." if figures.options.has_trees else "."
     return Section(question="What do rows look like?", verdict=verdict, plot=plot, notes=notes)
-
-
-def _mixing_note(figures: Figures) -> str:
-    """Compare how mixed rows are, and how even their work is, with rows of the same segments in random order."""
-    rows, random = figures.row_figures, figures.row_figures.shuffled
-    within, shuffled = rows.within_row_share, random.within_row_share
-    if within > 1.1 * shuffled:
-        answer = "more mixed than rows"
-    elif within >= 0.9 * shuffled:
-        answer = "as mixed as rows"
-    elif within >= 0.5 * shuffled:
-        answer = "less mixed than rows"
-    else:
-        answer = "of similar documents, unlike rows"
-    note = (
-        f"These rows are {answer} of a shuffled corpus: {share(within)} of the variance of log length lies within "
-        f"rows, and {share(shuffled)} if documents are in random order."
-    )
-    if rows.work_peak > 1.1:
-        note += (
-            f" In a model of 7B, the row with the most attention has {rows.work_peak:.2f} times the work of the mean; "
-            "`BatchSampler(balance=8)` divides the rows of 8 steps so that ranks wait less for each other."
-        )
-    return note
 
 
 def lengths_section(figures: Figures) -> Section:

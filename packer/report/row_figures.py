@@ -17,9 +17,7 @@ to the tokens before them in their segment: (l + 1) / 2 keys on average in a seg
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,6 @@ from packer.report.length_figures import Distribution, distribution
 KEYS_OF_MATRICES = 25_204
 """Keys at which attention and matrices of a 7B model cost the same: 2 * 6,607,077,376 / (4 * 32 * 4,096)."""
 
-SAMPLED = 1 << 18  # segments that are shuffled at most to estimate the figures of a shuffled corpus
 _BLOCK = 1 << 20  # segments per block of rows, which bounds memory
 
 
@@ -104,11 +101,6 @@ class RowFigures:
     def attention_share(self) -> float:
         """Share of attention in the work of a 7B model."""
         return self.keys_per_token / (KEYS_OF_MATRICES + self.keys_per_token)
-
-    @cached_property
-    def shuffled(self) -> RowFigures:
-        """Figures of the rows of `shuffled_rows`, which have the same segments in random order."""
-        return shuffled(self.histogram)
 
 
 class RowSums:
@@ -192,30 +184,3 @@ class RowSums:
             work_peak=self._largest_work * rows / work,
             profile=profile,
         )
-
-
-def shuffled(histogram: NDArray[np.int64]) -> RowFigures:
-    """Return the figures of a shuffled corpus, which has the rows of `shuffled_rows`."""
-    sums = RowSums(len(histogram) - 1)
-    sums.add(*shuffled_rows(histogram))
-    return sums.finish()
-
-
-def shuffled_rows(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (lengths, row_starts) of segments in random order, in rows that end before an overflow.
-
-    Both are as for `RowSums.add`. If the histogram, shape (max_len + 1,), has more than SAMPLED segments, a sample of
-    about as many is shuffled.
-    """
-    segments = int(histogram.sum())
-    counts = histogram
-    if segments > SAMPLED:  # in proportion, rounded so that the total is exact
-        ends: NDArray[np.int64] = np.round(np.cumsum(histogram) * (SAMPLED / segments)).astype(np.int64)
-        counts = np.diff(ends, prepend=0)
-    lengths = np.random.default_rng(0).permutation(np.repeat(np.arange(len(histogram)), counts))
-    ends_in_order = np.cumsum(lengths).tolist()
-    row_starts = [0]
-    while row_starts[-1] < len(lengths):
-        before = ends_in_order[row_starts[-1] - 1] if row_starts[-1] else 0
-        row_starts.append(bisect_right(ends_in_order, before + len(histogram) - 1))
-    return lengths, np.array(row_starts)
