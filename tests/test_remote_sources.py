@@ -178,7 +178,7 @@ def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, m
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 
 
-@pytest.mark.parametrize("kind", ["stream", "indexed"])
+@pytest.mark.parametrize("kind", ["stream", "indexed", "datatrove"])
 def test_tasks_of_a_process_share_what_was_fetched_when_the_source_was_opened(kind, bucket, tmp_path, store_server):
     SOURCES[kind][0](tmp_path)
     content = pickle.dumps(read_documents(open_source(str(upload(tmp_path, bucket / "data")))))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.inputs.documents import reading
 from packer.inputs.mapped_files import FileState, mirrored
-from packer.stores import AnyPath, RemotePath
+from packer.stores import AnyPath, RemotePath, pinned
 from packer.stores.mirror import map_whole
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import VALUE_TYPES, Addresses
@@ -59,6 +59,7 @@ class MappedColumn(NamedTuple):
     @classmethod
     def of(cls, path: AnyPath, name: str, dtype: np.dtype[Any], skipped: int = 0) -> MappedColumn:
         """Map a file; the values of an object in storage are fetched when they are needed."""
+        path = pinned(path)
         owner = map_values(path)
         return cls(FileState(path.absolute(), name, owner.size), owner, dtype, skipped)
 

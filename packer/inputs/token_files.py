@@ -35,7 +35,7 @@ from packer.inputs.format_reader import Reader, opened
 from packer.inputs.mapped_arrays import Bounds, MappedArrays, MappedColumn, first_descent, map_index
 from packer.inputs.mapped_files import FileState
 from packer.inputs.token_tables import MappedLists
-from packer.stores import AnyPath
+from packer.stores import AnyPath, pinned
 from packer.stores.mirror import read_array
 
 OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
@@ -125,6 +125,7 @@ class DatatroveReader(TokenFile):
         with reading(ends_name):
             if not ends_path.is_file():
                 raise SourceError(f"{name}: there is no {ends_name}, which says where documents end; put it beside it")
+            ends_path = pinned(ends_path)
             owner = map_index(ends_path)
         if owner.size % 8:
             raise SourceError(f"{ends_name}: {owner.size:,} bytes, and an end takes 8; it was cut short: copy it again")
