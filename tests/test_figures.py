@@ -1,8 +1,6 @@
 """Every figure of a manifest is counted again, so that `verify` names any that is changed."""
 
-import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 from packer.shards.file_names import MANIFEST
 from tests.helpers.chat_templates import EXACT, save_tokenizer
+from tests.helpers.json_paths import replaced, values_in
 from tests.helpers.packed_rows import seal
 from tests.helpers.packings import write
 
@@ -68,17 +67,10 @@ def complaints(packed: Path, source: Any, **options: Any) -> list[str]:
         return [str(error)]
 
 
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of all values in a manifest that hold no others."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inside:
-        yield from leaves(one, (*path, key))
-    if not isinstance(value, (dict, list)):
-        yield path
-
-
 def altered(value: Any) -> list[Any]:
-    """Return other values of the same type."""
+    """Return other values of the same type, none for lists and objects."""
+    if isinstance(value, (dict, list)):
+        return []
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -101,16 +93,9 @@ def unnoticed_changes(packed: Path, source: Any, parts: tuple[str, ...], *, most
     """Change every value in some parts of the manifest, and return the changes that no fault names."""
     content = json.loads((packed / MANIFEST).read_text())
     unnoticed = []
-    for path in leaves({name: content[name] for name in parts}):
-        changed = copy.deepcopy(content)
-        *parents, name = path
-        part: Any = changed
-        for key in parents:
-            part = part[key]
-        value = part[name]
+    for path, value in values_in({name: content[name] for name in parts}):
         for other in altered(value)[:most]:
-            part[name] = other
-            seal(packed, changed)
+            seal(packed, replaced(content, path, other))
             if not complaints(packed, source, **options) and not not_in_the_rows(path, content, other):
                 unnoticed.append((path, value, other))
     return unnoticed
@@ -138,9 +123,7 @@ def test_a_missing_total_is_named(made):
     packed, source = made
     content = json.loads((packed / MANIFEST).read_text())
     for name in content["totals"]:
-        changed = copy.deepcopy(content)
-        del changed["totals"][name]
-        seal(packed, changed)
+        seal(packed, replaced(content, ("totals", name), ...))
         assert any(name in fault for fault in complaints(packed, source)), name
 
 
@@ -172,9 +155,7 @@ def test_an_option_that_the_rows_contradict_is_named(made):
         for other in values:
             if options[name] == other or (name not in content["options"] and name not in ALWAYS_COMPARED):
                 continue
-            changed = copy.deepcopy(content)
-            changed["options"][name] = other
-            seal(packed, changed)
+            seal(packed, replaced(content, ("options", name), other))
             if not complaints(packed, source):
                 unnoticed.append((name, other))
     if options["algorithm"] == "wrapped":

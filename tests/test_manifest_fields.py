@@ -1,6 +1,5 @@
 """A wrong value in any field of a manifest gives a one-line error in every command, and never a traceback."""
 
-import copy
 import json
 import shutil
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from packer.cli import cli
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import checksum
 from tests.helpers.effort import FUZZ
+from tests.helpers.json_paths import replaced, values_in
 from tests.helpers.writing import write_ipc
 
 WRONG = [
@@ -23,29 +23,6 @@ WRONG = [
     *("", "x", "../x", "\ud800", "a\nb", [], {}, [[]], [None], [1], ["x"], {"x": 1}, {"": {}}),
 ]
 DEEP = json.loads("[" * 900 + "]" * 900)
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value, including lists and objects."""
-    yield path
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in parts:
-        yield from leaves(part, (*path, key))
-
-
-def replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Return a copy with another value at a path; the value `...` removes the last key instead."""
-    if not path:
-        return value
-    changed = copy.deepcopy(content)
-    parent = changed
-    for key in path[:-1]:
-        parent = parent[key]
-    if value is ...:
-        del parent[path[-1]]
-    else:
-        parent[path[-1]] = value
-    return changed
 
 
 KINDS = {
@@ -112,7 +89,7 @@ def try_values(made, tmp_path: Path, values: list[Any], *, every: int = 1) -> li
     del content["checksum"]
     assert {CliRunner().invoke(cli, command).exit_code for command in commands} == {0}
     wrong = []
-    cases = [(path, value) for path in leaves(content) for value in values if path or value is not ...]
+    cases = [(path, value) for path, _ in values_in(content) for value in values if path or value is not ...]
     for path, value in cases[::every]:
         changed = replaced(content, path, value)
         if isinstance(changed, dict) and value is not DEEP:

@@ -1,7 +1,7 @@
 """Faults that `verify` finds even if all hashes match: wrong values in rows, and a manifest that contradicts them."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 import packer
 from packer import PackerError
+from packer.shards.reader import read_manifest
 from packer.shards.row_format import PADDING
-from tests.helpers.packed_rows import MAX_LEN, edit_manifest, fit_manifest, make, write_source
+from tests.helpers import json_paths
+from tests.helpers.json_paths import values_in
+from tests.helpers.packed_rows import MAX_LEN, edit_manifest, fit_manifest, make, seal, write_source
 from tests.helpers.writing import write_ipc, write_lines
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3]
@@ -174,34 +177,14 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
     assert words in packer.verify(packed)[0]
 
 
-def numbers_in(content: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of each whole number in JSON, the sizes of files aside."""
-    if isinstance(content, (dict, list)):
-        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-            yield from numbers_in(value, *path, key)
-    elif type(content) is int and path[-1] != "bytes":
-        yield path
-
-
-def set_in(content: Any, path: tuple[Any, ...], value: int) -> None:
-    for key in path[:-1]:
-        content = content[key]
-    content[path[-1]] = value
-
-
 def test_more_documents_than_fit_in_memory_are_refused_even_if_all_counts_agree(tmp_path):
     packed = make(tmp_path, LENGTHS)
-
-    def change(content: dict[str, Any]) -> None:
-        for path in numbers_in(content):
-            if path[-1] in ("documents", "rows", "empty") and path[0] != "shards":
-                set_in(content, path, 2**45)
-
-    edit_manifest(packed, change)
-    for use in (
-        packer.load,
-        lambda path: list(packer.verify(path)),
-    ):
+    content = read_manifest(packed).to_dict()
+    for path, value in values_in(content):
+        if type(value) is int and path[0] != "shards" and path[-1] in ("documents", "rows", "empty"):
+            content = json_paths.replaced(content, path, 2**45)
+    seal(packed, content)
+    for use in (packer.load, packer.verify):
         with pytest.raises(PackerError, match=r"documents is 35184372088832, not a whole number from 0 to 10995"):
             use(packed)
 
