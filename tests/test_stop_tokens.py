@@ -9,6 +9,7 @@ from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, GLM, auto_tokenizer, save_glm, save_tokenizer
+from tests.helpers.pack import segments_in
 from tests.helpers.packed_trees import answers_in
 from tests.helpers.writing import write_lines
 
@@ -45,14 +46,12 @@ def packed(tmp_path, caplog, tokenizer, records, **options):
             **options,
         )
     decode = auto_tokenizer(tokenizer).decode
-    texts = {}
-    for row in packer.load(tmp_path / "out"):
-        starts = [0, *row["seq_lengths"].cumsum().tolist()]
-        for document, start, stop in zip(row["doc_ids"].tolist(), starts, starts[1:], strict=False):
-            pairs = zip(row["input_ids"][start:stop].tolist(), row["labels"][start:stop].tolist(), strict=True)
-            texts[document] = "".join(f"[{decode(token)}]" if label >= 0 else decode(token) for token, label in pairs)
-    merged = [texts[document].replace("][", "") for document in sorted(texts) if document >= 0]
-    return merged, [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    texts = []
+    for _, _, tokens, labels in sorted(segments_in(packer.load(tmp_path / "out"))):
+        pairs = zip(tokens, labels, strict=True)
+        text = "".join(f"[{decode(token)}]" if label >= 0 else decode(token) for token, label in pairs)
+        texts.append(text.replace("][", ""))
+    return texts, [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_markers_of_the_next_role_that_end_a_turn_are_trained_and_appended_to_the_last_answer(tmp_path, caplog):

@@ -19,6 +19,7 @@ from tests.helpers.chat_templates import END, EXACT, LOOP, REWRITING, auto_token
 from tests.helpers.from_text import chats, pack, pairs, shards, texts, write_formats
 from tests.helpers.from_text import small as small  # fixtures
 from tests.helpers.from_text import tokenizer as tokenizer
+from tests.helpers.pack import segments_in
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -216,12 +217,8 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
     assert manifest.totals.documents_split > 5
     ours = auto_tokenizer(tokenizer)
     pieces = {}
-    for row in packer.load(out):
-        place = 0
-        for document, start, length in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], strict=True):
-            if document >= 0:
-                pieces.setdefault(int(document), {})[int(start)] = row["input_ids"][place : place + length].tolist()
-            place += length
+    for document, start, tokens, _ in segments_in(packer.load(out)):
+        pieces.setdefault(document, {})[start] = tokens
     for document, record in enumerate(chats()):
         (text,) = ours.apply_chat_template([record["messages"]], chat_template=CHATML, tokenize=False)
         found = pieces[document]

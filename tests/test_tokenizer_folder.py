@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import packer
 from tests.helpers.chat_templates import EXACT, MARKED, WORDS, auto_tokenizer, save_tokenizer, trained
+from tests.helpers.pack import segments_in
 from tests.helpers.writing import write_lines
 
 transformers = pytest.importorskip("transformers")
@@ -33,10 +33,7 @@ def compare(folder):
     out = Path(folder) / "out"
     packer.pack(source, out, max_len=512, tokenizer=path, eos=has_eos, algorithm="sequential", sync=False)
     source.unlink()
-    found = []
-    for row in packer.load(out):
-        segments = np.split(row["input_ids"], np.cumsum(row["seq_lengths"])[:-1])
-        found += [tokens.tolist() for tokens, document in zip(segments, row["doc_ids"], strict=True) if document >= 0]
+    found = [tokens for _, _, tokens, _ in segments_in(packer.load(out))]
     for text, tokens in zip(TEXTS, found, strict=True):
         ids = tokenizer(text)["input_ids"]
         ends = has_eos and ids[-1:] != [tokenizer.eos_token_id]

@@ -6,6 +6,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
+from tests.helpers.pack import segments_in
 from tests.helpers.turns import naive_cuts
 from tests.helpers.writing import write_as, write_ipc
 
@@ -27,16 +28,7 @@ def test_no_turn_is_cut(tmp_path, kind, options):
     source, tokens = write(tmp_path, kind, turns)
     out = tmp_path / "out"
     manifest = packer.pack(source, out, max_len=24, split_at="turns", shard_size="2KB", **options)
-    pieces = {}
-    for row in packer.load(out):
-        place = 0
-        lengths = row.get("seq_tokens", row["seq_lengths"])
-        for document, start, extent, length in zip(
-            row["doc_ids"], row["doc_starts"], row["seq_lengths"], lengths, strict=True
-        ):
-            if document >= 0:
-                pieces[int(document), int(start)] = row["input_ids"][place : place + length].tolist()
-            place += extent
+    pieces = {(document, start): found for document, start, found, _ in segments_in(packer.load(out))}
     for document, chat in enumerate(turns):
         starts = [0, *naive_cuts(chat, 24)]
         found = [pieces.pop((document, start)) for start in starts]

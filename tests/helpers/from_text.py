@@ -12,6 +12,7 @@ import pytest
 
 import packer
 from tests.helpers.chat_templates import EXACT, WORDS, save_tokenizer
+from tests.helpers.pack import segments_in
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_ipc, write_lines
 
@@ -76,18 +77,10 @@ def pack(source, out, tokenizer, **options):
 
 def documents_of(packed: Path) -> dict[int, tuple[list[int], list[int]]]:
     """Return the tokens and labels of every document, joined from its segments."""
-    pieces: dict[int, list] = {}
-    for row in packer.load(packed):
-        place = 0
-        for length, document, start in zip(row["seq_lengths"], row["doc_ids"], row["doc_starts"], strict=True):
-            part = slice(place, place + length)
-            if document >= 0:
-                pieces.setdefault(int(document), []).append((int(start), row["input_ids"][part], row["labels"][part]))
-            place += length
-    found = {}
-    for document, parts in pieces.items():
-        parts.sort(key=lambda part: part[0])
-        found[document] = tuple(np.concatenate([part[side] for part in parts]).tolist() for side in (1, 2))
+    found: dict[int, tuple[list[int], list[int]]] = {}
+    for document, _, tokens, labels in sorted(segments_in(packer.load(packed))):
+        before = found.get(document, ([], []))
+        found[document] = before[0] + tokens, before[1] + labels
     return found
 
 
