@@ -26,7 +26,7 @@ from packer.inputs.mapped_files import (
     with_storage,
 )
 from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.stores import RemotePath
+from packer.stores import RemotePath, pinned
 from packer.stores.mirror import Mirror, map_whole
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import ColumnBuilder
@@ -166,7 +166,8 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
 
     Returns (lists, documents). The lists are None if they are compressed and must be decoded.
     """
-    path, buffer = file.stored, map_file(file.stored)
+    path = pinned(file.stored)  # so that tasks, which unpickle it, need not ask for its state
+    buffer = map_file(path)
     wanted = columns.wanted(has_labels=has_labels)
     if isinstance(path, RemotePath):
         mirror, rows, is_compressed = with_headers(path)
