@@ -4,10 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
+from tests.helpers.commands import run
 
 RANKS = 4
 
@@ -50,7 +49,7 @@ def test_consecutive_rows_take_equally_long_and_every_row_is_written_once(tmp_pa
 
 
 def test_rows_in_source_order_are_not_reordered(tmp_path, source):
-    command = ["pack", "--lengths", f"{source}:length", "--max-len", "512", "-o", str(tmp_path / "out")]
-    done = CliRunner().invoke(cli, [*command, "--balance-ranks", "4", "--algorithm", "sequential"])
+    command = ["pack", "--lengths", f"{source}:length", "--max-len", 512, "-o", tmp_path / "out"]
+    done = run(*command, "--balance-ranks", 4, "--algorithm", "sequential")
     assert done.exit_code == 2
     assert "--balance-ranks is 4, and sequential keeps the order of the source: choose another" in done.output

@@ -3,11 +3,10 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from packer.cli import cli
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
+from tests.helpers import commands
 from tests.helpers.chat_templates import (
     BODY,
     END,
@@ -160,4 +159,4 @@ def test_an_image_that_only_a_later_line_has_is_refused(tmp_path, tokenizer_path
 
 def run(command, path, tokenizer, *options):
     arguments = [command, path, "--tokenizer", tokenizer, "--max-len", 64, "-o", path.parent / "out", "--overwrite"]
-    return CliRunner().invoke(cli, [*map(str, arguments), *options])
+    return commands.run(*arguments, *options)

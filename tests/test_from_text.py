@@ -22,6 +22,7 @@ from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
 from tests.helpers import naive_chats
 from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer, trained
+from tests.helpers.commands import succeeded
 from tests.helpers.kills import Killed
 from tests.helpers.writing import write_lines
 
@@ -249,9 +250,7 @@ def test_stats_count_what_packing_makes(tmp_path, tokenizer):
     manifest = pack(source, tmp_path / "out", tokenizer)
     for command in (["stats"], ["stats", "--algorithm", "all"]):
         arguments = [str(source), "--tokenizer", tokenizer, "--max-len", str(MAX_LEN), "--json"]
-        done = CliRunner().invoke(cli, [*command, *arguments])
-        assert done.exit_code == 0, done.output
-        content = json.loads(done.stdout)
+        content = json.loads(succeeded(*command, *arguments))
         assert (content["documents"], content["tokens"]) == (50, manifest.totals.tokens)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "rows.jsonl"]
 
@@ -263,8 +262,7 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
     records = [{"prompt": "The qui", "completion": "ck fox"}, {"prompt": "The fox", "completion": ""}, *pairs()]
     source = write_lines(tmp_path / "rows.jsonl", records)
     arguments = ["pack", str(source), "--tokenizer", tokenizer, "--no-eos", "--max-len", "64", "--no-sync"]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0, done.output
+    said = succeeded(*arguments)
     totals = read_manifest(tmp_path / "rows-packed-64").totals
     ours = auto_tokenizer(tokenizer)
 
@@ -274,8 +272,8 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
 
     assert totals.documents_straddling == sum(map(straddles, records)) > 0
     assert totals.documents_untrained == 1
-    assert "nothing to train on" in done.stdout
-    assert "Tokenized with ours, training on completion of prompt+completion" in done.stdout
+    assert "nothing to train on" in said
+    assert "Tokenized with ours, training on completion of prompt+completion" in said
 
 
 # ---- errors ----

@@ -6,18 +6,17 @@ from collections import Counter, defaultdict
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import packer
 from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import extents_of
-from packer.cli import cli
 from packer.errors import PackerError
 from packer.plan.segments import cut_documents
 from packer.plan.whole_plan import NO_GROUP, pack_by_group, together_bound
 from tests.helpers import naive
+from tests.helpers.commands import succeeded
 from tests.helpers.kept import write
 from tests.helpers.plan import int32s, located, rows_of
 from tests.helpers.small import shrink
@@ -142,12 +141,10 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
 
 def test_the_command_reports_the_rows_that_groups_cost(tmp_path):
     source = write(tmp_path, "parquet", grouped_source())
-    command = ["pack", str(source), "--max-len", "100", "-o", str(tmp_path / "out"), "--group-by", "source"]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, done.output
-    line = next(line for line in done.output.splitlines() if line.strip().startswith("together"))
+    said = succeeded("pack", source, "--max-len", 100, "-o", tmp_path / "out", "--group-by", "source")
+    line = next(line for line in said.splitlines() if line.strip().startswith("together"))
     assert "rows more than ungrouped, " in line
-    assert re.search(r"^  groups +30  of source; 57 documents in none$", done.output, re.MULTILINE)
+    assert re.search(r"^  groups +30  of source; 57 documents in none$", said, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError
+from tests.helpers.commands import succeeded
 from tests.helpers.kept import KINDS, write
 from tests.helpers.opening import open_source
 from tests.helpers.writing import write_ipc
@@ -300,7 +299,7 @@ def test_show_prints_json_whatever_numbers_are_kept(tmp_path):
     packer.pack(
         write(tmp_path, "arrow", columns), tmp_path / "out", max_len=3, keep=["weight"], keep_tokens=["logprob"]
     )
-    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0", "--json"]).stdout
+    shown = succeeded("show", tmp_path / "out", 0, "--json")
     (segment,) = json.loads(shown, parse_constant=pytest.fail)["rows"][0]["segments"]
     assert segment["kept"] == {"weight": None}
     assert segment["kept_tokens"] == {"logprob": [None, -0.5, 0.0]}
@@ -371,11 +370,11 @@ def test_show_prints_kept_values_exactly(tmp_path):
     table = pa.table({"input_ids": [[1, 2], [3, 4, 5]], "id": [2**53 + 1, None], "boxes": [[2**53 + 1, None], [2]]})
     pq.write_table(table, tmp_path / "rows.parquet")
     packer.pack(tmp_path / "rows.parquet", tmp_path / "out", max_len=5, keep=["id", "boxes"])
-    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0", "--json"]).stdout
+    shown = succeeded("show", tmp_path / "out", 0, "--json")
     kept = {segment["doc_id"]: segment["kept"] for segment in json.loads(shown)["rows"][0]["segments"]}
     assert kept[0] == {"id": 2**53 + 1, "boxes": [2**53 + 1, None]}
     assert kept[1] == {"id": None, "boxes": [2]}
-    text = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0"]).stdout
+    text = succeeded("show", tmp_path / "out", 0)
     assert "9007199254740993" in text
     assert "null" in text
 

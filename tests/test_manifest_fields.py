@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import checksum
+from tests.helpers.commands import run
 from tests.helpers.effort import FUZZ
 from tests.helpers.json_paths import replaced, values_in
 from tests.helpers.writing import write_ipc
@@ -54,7 +53,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
 def faults(folder: Path, commands: list[list[str]]) -> Iterator[str]:
     """Run commands; yield every outcome that is neither a success nor a one-line error."""
     for command in commands:
-        done = CliRunner().invoke(cli, command)
+        done = run(*command)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             yield f"{command[0]}: {done.exception!r}"
         elif done.exit_code not in ((0, 1, 3) if command[0] == "verify" else (0, 1)):
@@ -87,7 +86,7 @@ def try_values(made, tmp_path: Path, values: list[Any], *, every: int = 1) -> li
     shutil.copytree(packed, folder)
     content = json.loads((packed / MANIFEST).read_bytes())
     del content["checksum"]
-    assert {CliRunner().invoke(cli, command).exit_code for command in commands} == {0}
+    assert {run(*command).exit_code for command in commands} == {0}
     wrong = []
     cases = [(path, value) for path, _ in values_in(content) for value in values if path or value is not ...]
     for path, value in cases[::every]:

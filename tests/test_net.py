@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
+from tests.helpers.commands import succeeded
 from tests.helpers.writing import write_ipc
 
 FILE = Path(__file__).parent / "net.json"
@@ -272,23 +273,12 @@ def test_an_index_has_the_rows_of_the_pack(tmp_path, net, name):
 def test_lengths_alone_keep_their_rows(tmp_path, net):
     out = tmp_path / "out"
     source = lengths_alone(tmp_path)
-    from click.testing import CliRunner
-
-    from packer.cli import cli
-
-    done = CliRunner().invoke(cli, ["pack", "--lengths", str(source), "--max-len", "64", "-o", str(out), "--no-sync"])
-    assert done.exit_code == 0, done.output
+    succeeded("pack", "--lengths", source, "--max-len", 64, "-o", out, "--no-sync")
     compare(net, "lengths alone", digest(shown(row) for row in packer.rows(out)))
 
 
 def test_a_tokenized_dataset_keeps_its_rows(tmp_path, net, tokenizer):
-    from click.testing import CliRunner
-
-    from packer.cli import cli
-
-    command = ["tokenize", str(chats(tmp_path)), "-o", str(tmp_path / "out"), "--tokenizer", tokenizer, "--no-sync"]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, done.output
+    succeeded("tokenize", chats(tmp_path), "-o", tmp_path / "out", "--tokenizer", tokenizer, "--no-sync")
     import datasets
 
     compare(net, "tokenized", digest(map(shown, datasets.load_from_disk(tmp_path / "out"))))

@@ -1,12 +1,11 @@
 """Prompts with completions as strings: with --chat-template they are chats, and nothing of them is left out."""
 
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
 from packer.column_names import input_ids_in
 from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer
+from tests.helpers.commands import succeeded
 from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
@@ -77,8 +76,8 @@ def test_the_summary_says_that_prompts_were_rendered_as_chats(tmp_path, tokenize
     write_lines(tmp_path / "rows.jsonl", ALPACA)
     (tmp_path / "chatml.jinja").write_text(CHATML)
     command = ["pack", tmp_path / "rows.jsonl", "--tokenizer", tokenizer, "--max-len", 64, "-o", tmp_path / "out"]
-    result = CliRunner().invoke(cli, [*map(str, command), "--chat-template", str(tmp_path / "chatml.jinja")])
-    assert "training on completion of instruction+output, rendered as chats (tokenizer " in result.output
+    said = succeeded(*command, "--chat-template", tmp_path / "chatml.jinja")
+    assert "training on completion of instruction+output, rendered as chats (tokenizer " in said
 
 
 @pytest.mark.parametrize("column", ["system", "history"])

@@ -13,15 +13,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import packer
 from packer import ranks as ranks_module
-from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.output.unfinished_output import Output
 from packer.ranks import Heartbeats, RankOf, Ranks, rank_of
 from packer.stores.store import Folder
+from tests.helpers.commands import succeeded
 from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes
 from tests.helpers.ranks import as_arrow, as_files, in_threads, options_of, run_ranks, scored
@@ -248,9 +247,7 @@ def test_of_two_ranks_that_finish_at_the_same_time_one_prints_the_summary(tmp_pa
         return finish(self, record, files) and finish(self, record, files)  # the first is that of the other rank
 
     monkeypatch.setattr(Output, "finish", finish_late)
-    arguments = ["pack", str(as_arrow(tmp_path)), "-o", str(tmp_path / "out"), "--max-len", "64"]
-    done = CliRunner().invoke(cli, [*arguments, "--ranks", "0/1"])
-    assert (done.exit_code, done.stdout) == (0, ""), done.stderr
+    assert succeeded("pack", as_arrow(tmp_path), "-o", tmp_path / "out", "--max-len", 64, "--ranks", "0/1") == ""
     assert list(packer.verify(tmp_path / "out")) == []
 
 

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
+from tests.helpers.commands import run
 from tests.helpers.refusals import save, table
 from tests.helpers.small import shrink
 
@@ -454,7 +453,7 @@ def refused(case: Case, folder: Path, tokenizer: str, monkeypatch: pytest.Monkey
         save(folder / name, content)
     before = sorted(folder.rglob("*"))
     monkeypatch.chdir(folder)
-    done = CliRunner().invoke(cli, [tokenizer if word == "TOKENIZER" else word for word in case.command.split()])
+    done = run(*(tokenizer if word == "TOKENIZER" else word for word in case.command.split()))
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == case.code, done.output
     assert done.stdout == ""

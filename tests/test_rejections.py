@@ -13,17 +13,16 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.manifest_fields import REMEDY
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer
+from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.from_text import documents_of
 from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes
@@ -502,15 +501,12 @@ def test_tokenize_leaves_records_out_and_packs_the_same_rows(tmp_path, tokenizer
     records = [{"text": "fox"}, {"text": None}, "nonsense", {"text": "brown dogs"}]
     source = write_lines(tmp_path / "texts.jsonl", records)
     arguments = ["tokenize", str(source), "--tokenizer", tokenizer, "-o", str(tmp_path / "tokens"), "--no-sync"]
-    refused = CliRunner().invoke(cli, arguments)
-    assert refused.exit_code == 1
-    assert refused.stderr.rstrip().endswith(REMEDY)
-    done = CliRunner().invoke(cli, [*arguments, "--on-error", "skip"])
-    assert "rejected  2  1 unreadable, 1 missing value" in done.stdout
-    assert f"Rejected records are listed in {tmp_path / 'tokens' / 'rejected.jsonl'}" in done.stdout
+    assert refused(*arguments).endswith(REMEDY)
+    said = succeeded(*arguments, "--on-error", "skip")
+    assert "rejected  2  1 unreadable, 1 missing value" in said
+    assert f"Rejected records are listed in {tmp_path / 'tokens' / 'rejected.jsonl'}" in said
     assert [one["document"] for one in listed(tmp_path / "tokens")] == [1, 2]
-    again = CliRunner().invoke(cli, [*arguments, "--on-error", "skip", "--json"])
-    content = json.loads(again.stdout)
+    content = json.loads(succeeded(*arguments, "--on-error", "skip", "--json"))
     assert content["found_complete"]
     assert content["rejected"] == str(tmp_path / "tokens" / "rejected.jsonl")
     assert datasets.load_from_disk(str(tmp_path / "tokens")).num_rows == 4
@@ -518,26 +514,24 @@ def test_tokenize_leaves_records_out_and_packs_the_same_rows(tmp_path, tokenizer
     pack(source, tmp_path / "from text", tokenizer=tokenizer)
     assert shards(tmp_path / "from tokens") == shards(tmp_path / "from text")
     (tmp_path / "tokens" / "rejected.jsonl").unlink()
-    damaged = CliRunner().invoke(cli, [*arguments, "--on-error", "skip"])
-    assert "rejected.jsonl is missing" in damaged.stderr
+    assert "rejected.jsonl is missing" in run(*arguments, "--on-error", "skip").stderr
 
 
 def test_the_command_says_how_many_are_rejected_why_and_where(source, tmp_path):
     out = tmp_path / "out"
     arguments = ["pack", str(source), "--max-len", "16", "--on-error", "skip", "-o", str(out), "--no-sync"]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0
-    assert "rejected" in done.stdout
-    assert "5 unreadable, 2 missing value, 1 wrong type, 5 invalid tokens, 6 invalid labels" in done.stdout
-    assert f"Rejected records are listed in {out / 'rejected.jsonl'}" in done.stdout
-    content = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
+    said = succeeded(*arguments)
+    assert "rejected" in said
+    assert "5 unreadable, 2 missing value, 1 wrong type, 5 invalid tokens, 6 invalid labels" in said
+    assert f"Rejected records are listed in {out / 'rejected.jsonl'}" in said
+    content = json.loads(succeeded(*arguments, "--json"))
     assert content["rejected"] == str(out / "rejected.jsonl")
     assert sum(content["totals"]["documents_rejected"].values()) == 19
 
 
 def test_statistics_and_comparisons_take_the_option(source):
     for more in ([], ["--algorithm", "all"]):
-        done = CliRunner().invoke(cli, ["stats", str(source), *more, "--max-len", "16", "--on-error", "skip", "--json"])
+        done = run("stats", source, *more, "--max-len", 16, "--on-error", "skip", "--json")
         assert done.exit_code == 0, done.output
         (warning,) = done.stderr.splitlines()
         assert warning == (

@@ -9,15 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError
 from packer.sources.read_documents import read_documents
 from packer.sources.spill import spill_source
+from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink
 from tests.helpers.sources import read_whole
@@ -32,12 +31,6 @@ def read(path, **options) -> list[list[int]]:
     source = open_source(path, **options)
     assert source.mapped
     return read_whole(source)[0]
-
-
-def run(*command: object) -> str:
-    done = CliRunner().invoke(cli, list(map(str, command)))
-    assert done.exit_code == 0, done.stderr
-    return done.stdout
 
 
 # ---- Megatron's .bin and .idx ----
@@ -68,8 +61,8 @@ def test_an_index_is_packed_in_place_loaded_and_verified_by_each_of_its_names(tm
     write_indexed(tmp_path / "corpus_text_document", SEQUENCES, "uint16")
     names = ["corpus_text_document.idx", "corpus_text_document.bin", "corpus_text_document"]
     for number, name in enumerate(names):
-        run("pack", name, "--max-len", 16, "-o", f"copy{number}")
-        run("pack", name, "--max-len", 16, "--index-only", "-o", f"index{number}")
+        succeeded("pack", name, "--max-len", 16, "-o", f"copy{number}")
+        succeeded("pack", name, "--max-len", 16, "--index-only", "-o", f"index{number}")
     contents = [json.loads((tmp_path / f"copy{number}" / "manifest.json").read_text()) for number in range(3)]
     assert contents[0] == contents[1] == contents[2]
     (file,) = contents[0]["source"]["files"]
@@ -80,11 +73,11 @@ def test_an_index_is_packed_in_place_loaded_and_verified_by_each_of_its_names(tm
         indexed = packer.load("index1", source=name)
         assert [row["input_ids"].tolist() for row in indexed] == copied
         for packed in ("copy2", "index2"):
-            assert "every token of the source" in run("verify", packed, "--source", name)
+            assert "every token of the source" in succeeded("verify", packed, "--source", name)
     assert another_process(_rows, packer.load("index1", source=tmp_path / names[0])) == copied
-    assert f"{len(DOCUMENTS)} documents" in run("stats", names[2], "--max-len", 16)
+    assert f"{len(DOCUMENTS)} documents" in succeeded("stats", names[2], "--max-len", 16)
     sequences = sum(map(len, SEQUENCES))
-    assert f"{sequences} documents" in run("stats", names[0], "--max-len", 16, "--document", "sequence")
+    assert f"{sequences} documents" in succeeded("stats", names[0], "--max-len", 16, "--document", "sequence")
 
 
 def _rows(dataset):
@@ -226,10 +219,7 @@ def test_what_an_index_does_not_have_is_refused(tmp_path, monkeypatch, words, me
     write_indexed(tmp_path / "empty", [])
     (tmp_path / "c.jsonl").write_text('{"input_ids": [1, 2]}\n')
     command = [str(tokenizer) if word == "t" else word for word in words.split()]
-    done = CliRunner().invoke(cli, [*command, "--max-len", "16", "-o", "out"])
-    assert done.exit_code == 1, done.output
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    refused(*command, "--max-len", 16, "-o", "out", words=(message,))
 
 
 def test_records_that_cannot_be_used_are_left_out_of_an_index(tmp_path):
@@ -374,7 +364,7 @@ def test_an_array_that_cannot_be_cut_into_documents_is_refused(tmp_path, monkeyp
     np.save(tmp_path / "n.npy", np.array([1, 9], np.uint32))
     np.save(tmp_path / "f.npy", np.array([1.0, 9.0]))
     np.save(tmp_path / "two.npy", np.array([[1, 9]]))
-    done = CliRunner().invoke(cli, [*words.split(), "--max-len", "16", "-o", "out"])
+    done = run(*words.split(), "--max-len", 16, "-o", "out")
     assert done.exit_code in (1, 2), done.output
     assert ARRAYS[words] in done.stderr
     assert not (tmp_path / "out").exists()

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError
 from tests.helpers import naive
+from tests.helpers.commands import succeeded
 from tests.helpers.opening import open_source
 from tests.helpers.pack import hashes
 from tests.helpers.packed_rows import fit_manifest
@@ -273,7 +272,7 @@ def test_batches_and_other_readers_have_an_axis_of_values(tmp_path):
     assert packer.collate(rows, format="encoder", keep_tokens=KEPT)["ids"].tolist() == expected
     static = packer.static_shape(dataset, rows=2)
     assert packer.collate(rows, static=static, keep_tokens=KEPT)["ids"].shape == (1, static.tokens, 2)
-    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0"]).stdout
+    shown = succeeded("show", tmp_path / "out", 0)
     first, second = columns["ids"][dataset[0]["doc_ids"][0]][:2]
     assert f"[{first[0]} {first[1]}] [{second[0]} {second[1]}]" in shown
     saved = datasets.load_from_disk(str(tmp_path / "out"))
