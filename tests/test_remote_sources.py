@@ -202,7 +202,7 @@ def test_a_store_that_fails_now_and_then_changes_nothing(faults, streams, store_
 
 
 def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path, store_server):
-    write_ipc(tmp_path / "a.arrow", table(1, 5000).drop_columns(["topk"]), rows=500)  # which is not read
+    write_ipc(tmp_path / "a.arrow", table(1, 5000).select(["input_ids", "labels"]), rows=500)
     remote = upload(tmp_path, bucket / "data")
     size = (remote / "a.arrow").stat().st_size
     store_server.faults()
@@ -220,7 +220,7 @@ def test_a_file_that_is_decoded_is_read_once(bucket, tmp_path, store_server, mon
     store_server.faults()
     pack(str(remote), tmp_path / "out")
     store_server.faults()
-    assert size <= store_server.sent < size + 2 * 2**20  # formats are told by what the files begin with
+    assert size <= store_server.sent < 1.3 * size  # twice, the format is told by what the file begins with
 
 
 def test_dictionaries_of_an_arrow_file_are_fetched(bucket, tmp_path):

@@ -198,7 +198,7 @@ class RemotePath:
 
     def open(self, mode: Literal["rb"] = "rb", buffering: int = -1) -> io.BufferedReader:
         """Open the object for reading; it is read ahead."""
-        return io.BufferedReader(RemoteFile(self.read_range, self.stat().st_size), 1 << 20)
+        return io.BufferedReader(RemoteFile(self.read_range, self.stat().st_size), _FIRST)
 
     def download(self, to: Path) -> None:
         """Copy the object into a local file, in parts at the same time; an existing file is overwritten."""
@@ -338,7 +338,7 @@ def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Seque
     return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
 
 
-_FIRST = 64 << 10  # bytes of the first request
+_FIRST = 64 << 10  # bytes of the first request, which is the only one of who looks at the beginning
 
 
 class RemoteFile(io.RawIOBase):
