@@ -186,7 +186,7 @@ class SourceComparison:
     def _rows(self, shard: int) -> tuple[pa.Table, LocatedRows]:
         """Return a shard, and the segments of its rows."""
         batches = [*checked_batches(self.folder, self.manifest.shards[shard], self.manifest, compares_hash=False)]
-        return pa.Table.from_batches(batches), LocatedRows.joined(map(located, batches))
+        return pa.Table.from_batches(batches), LocatedRows.joined(map(LocatedRows.of_batch, batches))
 
     def _compare(self, sums: PieceSums, shard: int) -> tuple[int, ShardComparison]:
         """Compare a shard, whose segments may be of any documents; return its number and what was found."""
@@ -248,14 +248,6 @@ class SourceComparison:
         if is_of_segment:
             where = self.documents.describe(int(segments.documents[number]))
         return f"{where}: {name} is {values[0]} in the source, {values[1]} in {row}"
-
-
-def located(batch: pa.RecordBatch) -> LocatedRows:
-    """Return the segments of the rows of a record batch without faults."""
-    found = RowSegments.of(batch)
-    pieces = np.empty(len(found.documents), PIECE)
-    pieces["document"], pieces["start"], pieces["length"] = found.documents, found.starts, found.lengths
-    return LocatedRows(values=pieces, row_starts=np.searchsorted(found.rows, np.arange(batch.num_rows + 1)))
 
 
 def _difference(expected: pa.Array, found: pa.Array) -> int | None:

@@ -7,13 +7,12 @@ report, a few rows are chosen and described segment by segment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
@@ -28,7 +27,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.permute import hashes_of, key_of
 from packer.pipeline.source_warnings import warn_of_rejected
-from packer.pipeline.waiting import TrainingJob, waiting_of
+from packer.pipeline.waiting import waiting_of
 from packer.plan.cutting import cut_lengths_of
 from packer.plan.make_plan import plan_lengths
 from packer.plan.rows import LocatedRows, Plan
@@ -39,10 +38,9 @@ from packer.report.charts import ShownRow
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.length_figures import counted, tally
-from packer.report.row_figures import RowFigures, RowSums, Waiting
+from packer.report.row_figures import RowFigures, RowSums, TrainingJob, Waiting
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
-from packer.shards.structure import RowSegments
 from packer.sources.open_sources import SourceLike, open_source, source_name
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.record_sources import REPEATED, SAVED
@@ -52,27 +50,20 @@ from packer.system_errors import system_errors
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Lengths of documents, and values by which they may share rows."""
+    """Documents with their lengths, and values by which they may share rows."""
 
-    lengths: NDArray[np.int32]
-    """(documents,) tokens of each document."""
+    documents: Documents
+    values: DocumentValues
 
-    values: DocumentValues = field(default_factory=DocumentValues)
-    """Groups of documents, or what they take of limits, in packing order."""
-
-    documents: Documents | None = None
-    """Documents of the source; None if the lengths are from packed rows."""
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each document, shape (documents,)."""
+        assert self.documents.lengths is not None
+        return self.documents.lengths
 
     def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
         return plan_lengths(self.lengths, options, values=self.values, progress=progress)
-
-    def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
-        """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
-        sums = RowSums(options.max_len, keeps_rows=keeps_rows)
-        for rows in map(plan.rows, range(len(plan.shard_rows))):
-            sums.add(rows.lengths, rows.row_starts, starts=rows.starts)
-        return sums.finish()
 
 
 def measure(source: SourceLike, options: PackOptions, progress: Progress = silent) -> Measured:
@@ -83,14 +74,21 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
     """
     opened = open_source(expanded(source), options)
     documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
-    assert documents.lengths is not None
     warn_of_rejected(documents.source.rejections)
     prepare_for(documents=documents.identity.documents)
-    measured = Measured(lengths=documents.lengths, documents=documents)
-    if not options.is_planned_whole:
-        return measured
-    values = document_values(documents, documents.extra, options)
-    return replace(measured, values=values)
+    return Measured(documents=documents, values=document_values(documents, documents.extra, options))
+
+
+def figures_of_plan(plan: Plan, max_len: int, *, keeps_rows: bool = False) -> RowFigures:
+    """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
+    return _summed(map(plan.rows, range(len(plan.shard_rows))), max_len, keeps_rows=keeps_rows)
+
+
+def _summed(parts: Iterable[LocatedRows], max_len: int, *, keeps_rows: bool) -> RowFigures:
+    sums = RowSums(max_len, keeps_rows=keeps_rows)
+    for rows in parts:
+        sums.add(rows.lengths, rows.row_starts, starts=rows.starts)
+    return sums.finish()
 
 
 def dataset_figures(
@@ -110,8 +108,8 @@ def dataset_figures(
     measured = measure(source, options, progress)
     plan = measured.plan(options, progress)
     is_followed = for_report or job is not None
-    rows = measured.follow(plan, options, keeps_rows=job is not None) if is_followed else None
-    segments = cut_lengths_of(options, measured.lengths)
+    rows = figures_of_plan(plan, options.max_len, keeps_rows=job is not None) if is_followed else None
+    segments, counts = cut_lengths_of(options, measured.lengths), measured.documents.source.counts
     histogram = segments.histogram  # by extent, which is the number of tokens
     if options.align > 1:
         histogram = np.bincount(segments.tokens[segments.numbers()], minlength=options.max_len + 1)
@@ -122,8 +120,8 @@ def dataset_figures(
         documents_per_step=documents_per_step,
         document_lengths=tally(measured.lengths),
         measured_rows=rows,
-        repeated_tokens=_counted(measured, REPEATED),
-        saved_tokens=_counted(measured, SAVED),
+        repeated_tokens=counts.get(REPEATED),
+        saved_tokens=counts.get(SAVED),
         waiting=_waiting(rows, job),
     )
     if rows is None or not for_report:
@@ -135,11 +133,6 @@ def dataset_figures(
 def _waiting(rows: RowFigures | None, job: TrainingJob | None) -> Waiting | None:
     """Return the time that ranks wait, if a job is given."""
     return None if job is None or rows is None or rows.profile is None else waiting_of(rows.profile, job)
-
-
-def _counted(measured: Measured, name: str) -> int | None:
-    """Return a sum of `Batch.counts` over the source; None if it has none."""
-    return None if measured.documents is None else measured.documents.source.counts.get(name)
 
 
 def packed_figures(
@@ -159,7 +152,7 @@ def packed_figures(
     with system_errors(folder, resumes=False):
         dataset = load(folder) if for_report else None
         manifest = read_manifest(folder) if dataset is None else dataset.manifest
-        rows = _rows_of(folder, manifest, keeps_rows=job is not None)
+        rows = _summed(_packed_parts(folder, manifest), manifest.max_len, keeps_rows=job is not None)
         figures = Figures(
             options=manifest.options,
             totals=manifest.totals,
@@ -180,21 +173,12 @@ def packed_figures(
         )
 
 
-def row_batches(folder: AnyPath, manifest: Manifest) -> Iterator[tuple[pa.RecordBatch, RowSegments]]:
-    """Yield the record batches of all shards in order, checked, and the segments of their rows."""
+def _packed_parts(folder: AnyPath, manifest: Manifest) -> Iterator[LocatedRows]:
+    """Yield the rows of all shards in order, checked."""
     for entry in manifest.shards:
         for batch in open_shard(folder, entry, manifest).to_batches():
             check_batch(batch, folder / entry.file, manifest)
-            yield batch, RowSegments.of(batch)
-
-
-def _rows_of(folder: AnyPath, manifest: Manifest, *, keeps_rows: bool) -> RowFigures:
-    """Return the figures of all rows."""
-    sums = RowSums(manifest.max_len, keeps_rows=keeps_rows)
-    for batch, segments in row_batches(folder, manifest):
-        row_starts = np.searchsorted(segments.rows, np.arange(batch.num_rows + 1))
-        sums.add(segments.lengths, row_starts, starts=segments.starts)
-    return sums.finish()
+            yield LocatedRows.of_batch(batch)
 
 
 def compare(
@@ -221,7 +205,7 @@ def compare(
             begun, compiled = time.perf_counter(), compile_seconds()
             plan = measured.plan(changed)
             seconds = time.perf_counter() - begun - (compile_seconds() - compiled)
-            outcomes.append(replace(_figures_of(measured, plan, changed, documents_per_step), seconds=seconds))
+            outcomes.append(replace(_figures_of(plan, changed, documents_per_step), seconds=seconds))
         except (PackerError, MemoryError) as error:
             if by == "max_len":
                 raise
@@ -235,9 +219,9 @@ def compare(
     return Comparison(by=by, outcomes=tuple(outcomes), failures=failures)
 
 
-def _figures_of(measured: Measured, plan: Plan, options: PackOptions, documents_per_step: int) -> Figures:
+def _figures_of(plan: Plan, options: PackOptions, documents_per_step: int) -> Figures:
     """Return the figures of one of the plans that are compared."""
-    rows = measured.follow(plan, options)
+    rows = figures_of_plan(plan, options.max_len)
     return Figures(
         options=options,
         totals=plan.totals,

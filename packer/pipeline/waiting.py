@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from operator import index
 from typing import Any
 
@@ -13,21 +13,7 @@ from packer.errors import OptionError
 from packer.loader.balance import steps_of_like_work
 from packer.loader.row_order import row_order
 from packer.options.option import as_amount
-from packer.report.row_figures import KEYS_OF_MATRICES, RowProfile, Waiting
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingJob:
-    """A training job, in which each rank trains on one row at a time."""
-
-    ranks: int
-    """Ranks among which the rows of a step are divided, 1 or more."""
-
-    accumulation: int
-    """Rows of each rank in an optimizer step."""
-
-    model: str
-    """Number of weights, as in 70B; or a folder with a config.json, such a file, or a Hub id."""
+from packer.report.row_figures import KEYS_OF_MATRICES, RowProfile, TrainingJob, Waiting
 
 
 def training_job(ranks: int | None, accumulation: int | None, model: str | None) -> TrainingJob | None:
@@ -70,9 +56,7 @@ def waiting_of(rows: RowProfile, job: TrainingJob) -> Waiting:
 
     alike = steps_of_like_work(order, rows.squares[order], size=per_step, window=8)
     return Waiting(
-        ranks=job.ranks,
-        accumulation=job.accumulation,
-        model=job.model,
+        **asdict(job),
         keys_of_matrices=keys,
         shares={0: lost(order, balanced=False), 1: lost(order, balanced=True), 8: lost(alike, balanced=True)},
     )

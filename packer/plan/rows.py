@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
@@ -17,8 +18,9 @@ from packer.algorithms.patterns import Patterns, Rows
 from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
 from packer.permute import key_of, permute_all, permute_runs
-from packer.plan.segments import Segments, documents_in
+from packer.plan.segments import PIECE, Segments, documents_in
 from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
+from packer.shards.structure import RowSegments
 
 
 def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
@@ -121,6 +123,14 @@ class LocatedRows(Rows):
     def of(cls, rows: Rows, segments: Segments) -> LocatedRows:
         """Locate rows of segments by number."""
         return cls(values=located_pieces(segments, rows.values), row_starts=rows.row_starts)
+
+    @classmethod
+    def of_batch(cls, batch: pa.RecordBatch) -> LocatedRows:
+        """Return the rows of a record batch of a shard that has no faults."""
+        found = RowSegments.of(batch)
+        pieces = np.empty(len(found.documents), PIECE)
+        pieces["document"], pieces["start"], pieces["length"] = found.documents, found.starts, found.lengths
+        return cls(values=pieces, row_starts=np.searchsorted(found.rows, np.arange(batch.num_rows + 1)))
 
     @property
     def documents(self) -> NDArray[np.int64]:

@@ -32,14 +32,23 @@ _BLOCK = 1 << 20  # segments per block of rows, which bounds memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
-    """Time that ranks wait for the slowest one, each training on one row at a time."""
+class TrainingJob:
+    """A training job, in which each rank trains on one row at a time."""
 
     ranks: int
+    """Ranks among which the rows of a step are divided, 1 or more."""
+
     accumulation: int
     """Rows of each rank in an optimizer step."""
 
     model: str
+    """Number of weights, as in 70B; or a folder with a config.json, such a file, or a Hub id."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting(TrainingJob):
+    """A training job, and the time that its ranks wait for the slowest one."""
+
     keys_of_matrices: int
     """Keys at which attention costs the model as much as its matrices."""
 
