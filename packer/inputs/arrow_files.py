@@ -204,9 +204,8 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
     mapped = MappedLists(
         file=file,
         stores=(store,),
-        input_ids=columns.input_ids,
-        labels=columns.labels if has_labels else None,
-        extra=columns.extra,
+        columns=columns,
+        labels=has_labels,
     )
     return mapped, sum(lengths)
 

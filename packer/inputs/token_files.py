@@ -102,9 +102,8 @@ class TokenFile(Reader, Protocol):
         return MappedLists(
             file=replace(file, bytes=size, beside=tuple(beside)),
             stores=(store,),
-            input_ids=columns.input_ids,
-            labels=None,
-            extra=columns.extra,
+            columns=columns,
+            labels=False,
         )
 
 

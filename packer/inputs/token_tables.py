@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -249,16 +249,12 @@ class MappedLists:
     stores: tuple[BatchStore, ...]
     """Record batches in order; those of a decoded copy are in several files."""
 
-    input_ids: str
-    labels: str | None
-    """Name of the column with the labels, which may be `input_ids`; None if there are no labels."""
+    columns: Columns
+    labels: bool
+    """Whether there are labels."""
 
-    extra: tuple[str, ...]
     origin: Callable[[int], str] | None = None
     """Function from a record to its location in the original file; None unless this is a decoded copy."""
-
-    widths: Mapping[str, int] = field(default_factory=dict)
-    """Values per token, of the extra columns that have several: see `Columns`."""
 
     numbers_documents: bool = False
     """Whether the column `answer` numbers the documents of each record from 0, and `origin` locates records."""
@@ -271,7 +267,7 @@ class MappedLists:
     @property
     def has_labels(self) -> bool | None:
         """Whether there are labels; None if there are neither labels nor documents."""
-        return None if self.labels is None and not self.rows else self.labels is not None
+        return None if not self.labels and not self.rows else self.labels
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -280,7 +276,8 @@ class MappedLists:
 
     def types_in(self, store: BatchStore) -> dict[str, pa.DataType]:
         """Return the types of the extra columns in one of the stores, as `chunks` has them."""
-        return {name: wide_type(store.schema.field(name).type, self.widths.get(name)) for name in self.extra}
+        names, widths = self.columns.extra, self.columns.widths
+        return {name: wide_type(store.schema.field(name).type, widths.get(name)) for name in names}
 
     def tokens(self, name: str) -> TokenColumn:
         """Return the addresses of the column of this name, that with the tokens or that with the labels."""
@@ -290,20 +287,19 @@ class MappedLists:
         """Decode columns; yield a list of one array per column for each record batch."""
         for store in self.stores:
             for arrays in store.read(range(len(store.ends)), names):
-                yield [as_wide(array, self.widths.get(name)) for name, array in zip(names, arrays, strict=True)]
+                yield [as_wide(array, self.columns.widths.get(name)) for name, array in zip(names, arrays, strict=True)]
 
     def chunks_of(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
         """Yield extra columns of the documents in order."""
         return (dict(zip(names, arrays, strict=True)) for arrays in self.chunks(*names))
 
-    def lengths(self, columns: Columns) -> Iterator[NDArray[np.int32]]:
+    def lengths(self) -> Iterator[NDArray[np.int32]]:
         """Check the documents, and yield the lengths of about a million at a time.
 
         Raises a DocumentError, with its place, if a document is invalid. Gathering checks values of tokens.
         """
-        labels = () if self.labels is None else (self.labels,)
-        names = (self.input_ids, *labels, *(name for name in columns.per_token if name in self.extra))
-        columns = columns._replace(input_ids=self.input_ids, labels=self.labels or columns.labels)
+        columns = self.columns
+        names = (columns.input_ids, *((columns.labels,) if self.labels else ()), *columns.per_token)
         parts: list[NDArray[np.int32]] = []
         held = row = 0
         with self._reading():

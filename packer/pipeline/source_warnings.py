@@ -103,7 +103,7 @@ def _documents(source: Source) -> Iterator[NDArray[np.integer[Any]]]:
     for input_ in source.inputs:
         if not isinstance(input_, MappedLists):
             continue
-        column = input_.tokens(input_.input_ids)
+        column = input_.tokens(input_.columns.input_ids)
         if (column.addresses.value_codes < 0).any():  # only lengths are known
             return
         for first in range(0, len(column), _READ_TOGETHER):

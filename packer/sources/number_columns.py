@@ -154,9 +154,8 @@ def _input(file: SourceFile, lengths: Sequence[NDArray[np.int32]], extra: Mappin
     return MappedLists(
         file=file,
         stores=(TableInMemory.of(table, table.column_names, (_LISTS,)),),
-        input_ids=_LISTS,
-        labels=None,
-        extra=tuple(extra),
+        columns=Columns(_LISTS, "", tuple(extra)),
+        labels=False,
     )
 
 

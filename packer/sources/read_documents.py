@@ -78,7 +78,7 @@ def read_documents(
     for input_ in source.inputs:
         first, tokens = done, 0
         try:
-            for lengths, read, batch in _lengths(input_, source):
+            for lengths, read, batch in _lengths(input_):
                 if batch is not None:
                     for one in batch.rejected:
                         rejected.extend((done + one.row, REASONS.index(one.reason)))
@@ -116,14 +116,14 @@ def read_documents(
     return replace(documents, extra=_extra(documents, columns)) if with_extra else documents
 
 
-def _lengths(input_: Input, source: Source) -> Iterator[tuple[NDArray[np.int32], int, Batch | None]]:
+def _lengths(input_: Input) -> Iterator[tuple[NDArray[np.int32], int, Batch | None]]:
     """Yield the lengths of documents, the bytes of the file up to their end, and their batch if they are decoded."""
     if isinstance(input_, DecodedInput):
         for batch in input_.batches():
             yield list_lengths(batch.input_ids).astype(np.int32), batch.done, batch
         return
     done = 0
-    for lengths in input_.lengths(source.columns):
+    for lengths in input_.lengths():
         done += len(lengths)
         yield lengths, input_.file.bytes * done // max(input_.rows, 1), None
 

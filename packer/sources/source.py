@@ -135,9 +135,9 @@ class Source:
         """Return all documents of a mapped, checked source by address, given the length of each."""
         assert self.mapped, "spill first"
         mapped = self._mapped_inputs()
-        labels = [input_.tokens(input_.labels) for input_ in mapped if input_.labels]
+        labels = [input_.tokens(input_.columns.labels) for input_ in mapped if input_.labels]
         return TokenTable(
-            input_ids=TokenColumn.joined([input_.tokens(input_.input_ids) for input_ in mapped]),
+            input_ids=TokenColumn.joined([input_.tokens(input_.columns.input_ids) for input_ in mapped]),
             labels=TokenColumn.joined(labels) if self.has_labels else None,
             lengths=lengths,
             lists=None,

@@ -115,9 +115,8 @@ def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
         inputs[number] = MappedLists(
             file=origin.file,
             stores=tuple(store for part in parts for store in part.stores if len(store.ends)),
-            input_ids=parts[0].input_ids,
-            labels=next((part.labels for part in parts if part.labels is not None), None),
-            extra=parts[0].extra,
+            columns=parts[0].columns,
+            labels=any(part.labels for part in parts),
             origin=origin.reader.place,
             numbers_documents=origin.numbers_documents,
         )
@@ -224,7 +223,7 @@ class _Decoding:
         mapped = [(at, -1, input_) for at, input_ in enumerate(self.source.inputs) if isinstance(input_, MappedLists)]
         joined: dict[str, pa.DataType] = {}
         for _, number, part in sorted([*streams, *mapped], key=itemgetter(0, 1)):
-            for name in part.extra:
+            for name in part.columns.extra:
                 row = 0
                 for (chunk,) in part.chunks(name):
                     kind = joined.get(name, pa.null())
@@ -233,7 +232,7 @@ class _Decoding:
                     row += len(chunk)
         for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True)):
             schema = part.stores[0].schema  # a stream is one store
-            types = {name: schema.field(name).type for name in part.extra}
+            types = {name: schema.field(name).type for name in part.columns.extra}
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
                 checkpoint = piece.checkpoint()
                 with self._naming(number), atomic_write(piece.path) as temporary:

@@ -125,7 +125,7 @@ def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...]) 
 
     def prepared(each: Input) -> Input:
         if isinstance(each, MappedLists):
-            each = replace(each, extra=read.extra, widths=read.widths)
+            each = replace(each, columns=read)
             if masks:
                 each = decoded_again(each, read)
         elif read.widths:
@@ -153,7 +153,7 @@ def _masks_nothing(input_: MappedLists, name: str) -> bool:
                 not mask.null_count
                 and mask_values(mask).all()
                 and np.array_equal(list_lengths(mask), list_lengths(tokens))
-                for mask, tokens in input_.chunks(name, input_.input_ids)
+                for mask, tokens in input_.chunks(name, input_.columns.input_ids)
             )
         except ValueError:  # raised with its place when the lists are checked
             return False
@@ -168,7 +168,6 @@ def _open_table(found: Found, columns: Columns) -> MappedLists:
     return MappedLists(
         file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes, path=None),
         stores=(TableInMemory.of(table, list(dict.fromkeys(wanted)), wanted[: 1 + has_labels]),),
-        input_ids=columns.input_ids,
-        labels=columns.labels if has_labels else None,
-        extra=columns.extra,
+        columns=columns,
+        labels=has_labels,
     )
