@@ -48,7 +48,12 @@ class Documents:
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
-        return self.source.describe(document, [file.rows for file in self.identity.files])
+        number = document
+        for input_, file in zip(self.source.inputs, self.identity.files, strict=True):
+            if number < file.rows:
+                return f"document {document} ({input_.place(number)})"
+            number -= file.rows
+        return f"document {document}"
 
     @cached_property
     def table(self) -> TokenTable:

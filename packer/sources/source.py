@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -111,12 +111,6 @@ class Source:
         return None if self.encoder is None else self.encoder.identity
 
     @property
-    def documents(self) -> int | None:
-        """Number of documents; None if it is known only after reading."""
-        rows = [input_.rows for input_ in self.inputs]
-        return None if None in rows else sum(count or 0 for count in rows)
-
-    @property
     def files(self) -> tuple[SourceFile, ...]:
         """Files in order."""
         return tuple(input_.file for input_ in self.inputs)
@@ -144,18 +138,6 @@ class Source:
             extra=self.value_columns(),
             first_document=0,
         )
-
-    def describe(self, document: int, rows_of_inputs: Sequence[int | None]) -> str:
-        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)".
-
-        `rows_of_inputs` has the number of documents in each input, or None for inputs not read to their end.
-        """
-        number = document
-        for input_, rows in zip(self.inputs, rows_of_inputs, strict=True):
-            if rows is None or number < rows:  # None: this input is being read
-                return f"document {document} ({input_.place(number)})"
-            number -= rows
-        return f"document {document}"
 
     def token_column(self, *, label: bool) -> str:
         """Return the name of the column with the tokens or labels, for messages."""
