@@ -104,7 +104,7 @@ def of_transformers(pretrained: PreTrainedTokenizerBase) -> Tokenizer:
             return replace(found, by_transformers=True)
     raise PackerError(
         f"{pretrained.name_or_path}: {type(pretrained).__name__} of transformers does not tokenize by a tokenizer.json "
-        "alone: convert the tokenizer to one that does"
+        "alone: convert it to one that does, or tokenize with it and pack the tokens"
     )
 
 
