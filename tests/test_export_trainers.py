@@ -115,11 +115,12 @@ def titan_plugin():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("attention", ["flex", "varlen"])
-def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_apart(example, attention, monkeypatch):
-    """FlexAttention has no backward on a CPU; varlen attention is torch's, over stand-ins for its operators."""
-    monkeypatch.setattr(torch, "bfloat16", torch.float32)  # to which torchtitan's attention converts
+def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_apart(example, attention):
+    """Varlen attention is torch's, over stand-ins for its operators."""
     recipe = titan_plugin()
-    model = tiny_titan(attention).requires_grad_(attention == "varlen")
+    from tests.helpers.titan_ranks import plain_flex_attention
+
+    model = tiny_titan(attention)
     operators_of_varlen_attn()
     rows = example.rows
     loader = recipe.PackedDataLoader.Config(packed=str(example.packed)).build(
@@ -134,12 +135,12 @@ def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_ap
         positions = torch.arange(len(tokens))[None]
         return model(tokens[None], positions, model.get_attention_masks(positions))[0]
 
-    alone = mean_loss(alone_pairs(run, example.pieces))
-    assert mean_loss(zip(forward(inputs), labels, strict=True)) == pytest.approx(alone, abs=1e-5)
-    if attention == "varlen":
+    with plain_flex_attention():
+        alone = mean_loss(alone_pairs(run, example.pieces))
+        assert mean_loss(zip(forward(inputs), labels, strict=True)) == pytest.approx(alone, abs=1e-5)
         expected = gradients_of(model, alone_pairs(run, example.pieces))
         found = gradients_of(model, zip(forward(inputs), labels, strict=True))
-        assert_same_gradients(found, expected, 1e-5)
+    assert_same_gradients(found, expected, 1e-5)
 
 
 @pytest.mark.slow

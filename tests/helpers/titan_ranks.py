@@ -1,7 +1,9 @@
 """One of two processes of torchtitan with context parallelism, for tests/test_export_trainers.py."""
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as distributed
@@ -16,15 +18,19 @@ from tests.helpers.torch_jobs import job
 BALANCERS = (None, "headtail", "ptrr")
 
 
+@contextmanager
 def plain_flex_attention():
     """Let torchtitan's FlexAttention run without compiled kernels, because those for the CPU have no gradients."""
     from torchtitan.models.common import attention
 
-    attention._compiled_create_block_mask = flex_attention.create_block_mask
     plain = torch.compile(flex_attention.flex_attention, backend="aot_eager")
-    attention.FlexAttention._compiled_flex_attn = plain
-    flex_attention._validate_device = lambda *_: None
-    torch.bfloat16 = torch.float32  # to which torchtitan's attention converts
+    with (
+        mock.patch.object(attention, "_compiled_create_block_mask", flex_attention.create_block_mask),
+        mock.patch.object(attention.FlexAttention, "_compiled_flex_attn", plain),
+        mock.patch.object(flex_attention, "_validate_device", return_value=None),
+        mock.patch.object(torch, "bfloat16", torch.float32),  # to which torchtitan's attention converts
+    ):
+        yield
 
 
 def train(mesh, batch, balancer, *, boundaries):
@@ -64,8 +70,7 @@ def train_alone(pieces):
 
 def main(folder: Path) -> None:
     batch, pieces = torch.load(folder / "batch.pt")
-    with job(folder) as rank:
-        plain_flex_attention()
+    with job(folder) as rank, plain_flex_attention():
         mesh = init_device_mesh("cpu", (2,))
         found = {each: train(mesh, batch, each, boundaries=True) for each in BALANCERS}
         found["alone"] = train_alone(pieces)
