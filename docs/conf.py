@@ -47,18 +47,16 @@ autodoc_mock_imports = ["torch", "transformers"]
 python_use_unqualified_type_names = True
 
 # Types of other packages: the build is offline, so there is no inventory to look them up in.
-INTERNAL = (  # `format.md` describes the fields of the first four; PackArguments has those of PackOptions
+INTERNAL = (  # `format.md` describes the fields of the first three; PackArguments has those of PackOptions
     "packer.manifest_fields.SourceIdentity",
     "packer.manifest_fields.Totals",
     "packer.manifest_fields.ShardEntry",
-    "packer.shards.manifest.PartOfSet",  # nothing that a file has
     "packer.shards.manifest.ShardTable",  # a sequence of entries
     "PackArguments",
     "StatsArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses
     "AnyPath",  # a path or such an address
     "packer.manifest_fields.PlanTotals",
-    "packer.report.row_figures.LimitUse",
     "packer.report.row_figures.Waiting",
     "OneSource",  # whatever `packer.pack` takes as a source
     "Packed",  # whatever `packer.load` takes as a path
