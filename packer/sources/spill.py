@@ -74,7 +74,10 @@ def spill_source(
     """
     if source.mapped:
         return source
-    pieces = _decode(source, folder, progress, engine)
+    pieces = cut_source(source, folder)
+    decoding = _Decoding(pieces=pieces, source=source, sync=engine.is_shared or not engine.is_local)
+    decoding.run(engine, progress)
+    _unify_types(decoding, folder, engine)
     inputs = _open_pieces(source, pieces)
     return replace(
         source,
@@ -85,26 +88,21 @@ def spill_source(
     )
 
 
-def _decode(source: Source, folder: AnyPath, progress: Progress, engine: Engine) -> list[Piece]:
-    """Decode every input that is not mapped into streams in `folder`; see `spill_source`. Return the streams."""
-    pieces = cut_source(source, folder)
-    sync = engine.is_shared or not engine.is_local
-    decoding = _Decoding(pieces=pieces, source=source, sync=sync)
-    decoding.run(engine, progress)
-    if engine.is_shared:
-        mark = folder / "types.unified"
-
-        def is_marked() -> bool:
-            return mark.is_file() and mark.read_bytes() == _digests(pieces)
-
-        def unify() -> None:
-            decoding.unify_types()
-            store_at(folder).put(mark.name, _digests(pieces))
-
-        run_once(engine, unify, is_marked)
-    else:
+def _unify_types(decoding: _Decoding, folder: AnyPath, engine: Engine) -> None:
+    """Give each extra column one type in all streams, in only one of the processes that share the work."""
+    if not engine.is_shared:
         decoding.unify_types()
-    return pieces
+        return
+    mark = folder / "types.unified"
+
+    def is_marked() -> bool:
+        return mark.is_file() and mark.read_bytes() == _digests(decoding.pieces)
+
+    def unify() -> None:
+        decoding.unify_types()
+        store_at(folder).put(mark.name, _digests(decoding.pieces))
+
+    run_once(engine, unify, is_marked)
 
 
 def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
