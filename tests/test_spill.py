@@ -97,8 +97,7 @@ def test_pages_with_more_or_fewer_rows_than_the_footer_says_are_refused(tmp_path
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"input_ids": [[1]] * 65}), path)
     reader = parquet.ParquetReader.open_lists(SourceFile.of(path, "a.parquet"), Columns("input_ids", "labels")).reader
-    (group,) = reader.every
-    batches = replace(reader, every=(group._replace(rows=claimed),)).blocks(["input_ids"])
+    batches = replace(reader, group_rows=(claimed,)).blocks(["input_ids"])
     assert sum(len(batch) for batch, _ in islice(batches, readable)) == min(claimed, 65)
     with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold more or fewer"):
         next(batches)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,15 +19,6 @@ from packer.stores import RemotePath
 _PAGES = 1 << 16  # bytes read of an object for the first page of a column
 
 
-class RowGroup(NamedTuple):
-    """Size of a row group, from the footer."""
-
-    rows: int
-    tokens: int  # of the column with the tokens; 0 for text
-    bytes: int  # once decoded; of token lists, without other columns
-    encoded: int  # bytes of all columns, uncompressed
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParquetReader(Reader):
     """A Parquet file, or a run of its row groups."""
@@ -37,8 +27,18 @@ class ParquetReader(Reader):
     """Name of the file, and the share of its bytes that belongs to this run."""
 
     fields: pa.Schema
-    every: tuple[RowGroup, ...]
     run: range
+    """Row groups of this run, by number."""
+
+    group_rows: tuple[int, ...]
+    """Rows in each row group of the file."""
+
+    group_bytes: tuple[int, ...]
+    """Bytes of each row group once decoded; of token lists, without other columns."""
+
+    row_sizes: tuple[float, ...]
+    """Mean size of a row in each row group: tokens, or bytes of text; more if other columns hold lists of lists."""
+
     holds_lists: bool
     """Whether the file is read as token lists, so that larger blocks are decoded at once."""
 
@@ -65,22 +65,22 @@ class ParquetReader(Reader):
     @property
     def rows(self) -> int:
         """Number of rows in this run."""
-        return sum(group.rows for group in self._own)
+        return sum(self.group_rows[self.run.start : self.run.stop])
 
     @property
     def first_row(self) -> int:
         """Number of rows before this run."""
-        return sum(group.rows for group in self.every[: self.run.start])
+        return sum(self.group_rows[: self.run.start])
 
     def cut(self, size: int) -> Sequence[ParquetReader]:
         """Cut between row groups, into pieces of about `size` bytes once decoded."""
         runs, start, held = [], 0, 0
-        for stop, group in enumerate(self.every, start=1):
-            held += group.bytes
-            if held >= size or stop == len(self.every):
+        for stop, decoded in enumerate(self.group_bytes, start=1):
+            held += decoded
+            if held >= size or stop == len(self.group_bytes):
                 runs.append(range(start, stop))
                 start, held = stop, 0
-        rows = [0, *accumulate(group.rows for group in self.every)]
+        rows = [0, *accumulate(self.group_rows)]
         return [
             replace(self, file=share_of(self.file, rows[run.start], rows[run.stop], rows[-1]), run=run) for run in runs
         ] or [self]
@@ -90,8 +90,7 @@ class ParquetReader(Reader):
         present = [column for column in columns if column in self.fields.names]
         rows, done = self.rows, 0
         size, most = (LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
-        sizes = [(max(group.tokens or group.bytes, group.encoded // 8), max(group.rows, 1)) for group in self._own]
-        largest = max([1.0, *(of_group / count for of_group, count in sizes)])  # of rows; others are lists of lists
+        largest = max([1.0, *self.row_sizes[self.run.start : self.run.stop]])
         per_block = int(min(max(size / largest, 1), most))
         with reading(self.file.name), _opened(self.file, ahead=True) as parquet:
             for batch in parquet.iter_batches(per_block, self.run, present, use_threads=False):
@@ -103,10 +102,6 @@ class ParquetReader(Reader):
                 raise SourceError(
                     f"{self.file.name}: corrupt: its footer says {rows} rows, its pages hold more or fewer"
                 )
-
-    @property
-    def _own(self) -> tuple[RowGroup, ...]:
-        return self.every[self.run.start : self.run.stop]
 
 
 def _reader(
@@ -120,24 +115,30 @@ def _reader(
     """
     leaves = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
     leaf = next((i for i, leaf in enumerate(leaves) if leaf.startswith(f"{tokens}.")), None)
-    groups = []
+    rows: list[int] = []
+    decoded: list[int] = []
+    row_sizes: list[float] = []
     for number in range(parquet.metadata.num_row_groups):
         next(
             parquet.iter_batches(batch_size=1, row_groups=[number], columns=None if tokens is None else [tokens]), None
         )
         group = parquet.metadata.row_group(number)
-        encoded = max(group.total_byte_size, 0)
-        values = 0 if leaf is None else max(group.column(leaf).num_values, 0)
-        size = encoded if leaf is None else 4 * (values + group.num_rows) * (1 + has_labels)
-        groups.append(RowGroup(max(group.num_rows, 0), values, size, encoded))
-    rows = sum(group.rows for group in groups)
-    if rows != parquet.metadata.num_rows:
-        raise SourceError(f"{file.name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")
+        rows.append(max(group.num_rows, 0))
+        encoded = max(group.total_byte_size, 0)  # of all columns
+        tokens_held = 0 if leaf is None else max(group.column(leaf).num_values, 0)
+        decoded.append(encoded if leaf is None else 4 * (tokens_held + group.num_rows) * (1 + has_labels))
+        row_sizes.append(max(tokens_held or decoded[-1], encoded // 8) / max(rows[-1], 1))
+    if sum(rows) != parquet.metadata.num_rows:
+        raise SourceError(
+            f"{file.name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {sum(rows)}"
+        )
     return ParquetReader(
         file=file,
         fields=parquet.schema_arrow,
-        every=tuple(groups),
-        run=range(len(groups)),
+        run=range(len(rows)),
+        group_rows=tuple(rows),
+        group_bytes=tuple(decoded),
+        row_sizes=tuple(row_sizes),
         holds_lists=tokens is not None,
     )
 
