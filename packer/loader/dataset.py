@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
@@ -33,23 +32,6 @@ _T = TypeVar("_T")
 
 MOST_HELD = 16
 """Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opening:
-    """Everything that a process needs to open a dataset. Can be pickled."""
-
-    path: AnyPath
-    manifest: Manifest
-
-    cache: CacheSpace
-    """Cache for shards in object storage."""
-
-    most_open: int
-    """Largest number of shards that are mapped at a time."""
-
-    tokens: IndexTokens | None
-    """Tokens for the rows of an index; None if the shards have them."""
 
 
 class EpochList(list[_T]):
@@ -81,30 +63,35 @@ class PackedDataset:
     of the cache for a dataset in object storage), so that each DataLoader worker maps the shards itself.
     """
 
-    def __init__(self, opening: Opening) -> None:
-        if not isinstance(opening, Opening):
+    def __init__(
+        self,
+        path: AnyPath,
+        manifest: Manifest | None = None,
+        cache: CacheSpace | None = None,  # for shards in object storage
+        most_open: int = 1,  # largest number of shards that are mapped at a time
+        tokens: IndexTokens | None = None,  # for the rows of an index
+    ) -> None:
+        if manifest is None:
             raise TypeError("packer.load(path) opens a packed dataset")
-        self._opening = opening
-        self.path, self.manifest = path, manifest = opening.path, opening.manifest
-        self.max_len = manifest.max_len
+        self.path, self.manifest, self.max_len = path, manifest, manifest.max_len
+        self._space, self._most_open, self._tokens = cache, most_open, tokens
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
         self._cache: ShardCache | None = None
         if isinstance(path, RemotePath):
+            assert cache is not None
             from packer.loader.shard_cache import ShardCache
 
-            self._cache = ShardCache(path, manifest, opening.cache)
+            self._cache = ShardCache(path, manifest, cache)
             self._shards = OpenShards(self._cache.open, MOST_HELD)
             weakref.finalize(self, self._cache.fetch_ahead, (), ())
         else:
-            most = opening.most_open
-            self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), most)
-            if len(manifest.shards) > most:
+            self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), most_open)
+            if len(manifest.shards) > most_open:
                 check_sizes(path, manifest)
             else:
                 for number in range(len(manifest.shards)):
                     self._shards.open(number)
-        self._tokens = opening.tokens
 
     @property
     def column_names(self) -> list[str]:
@@ -138,17 +125,17 @@ class PackedDataset:
         """Names of the columns that the manifest promises."""
         options, row_format = self.manifest.options, self.manifest.row_format
         of_tokens = {*row_format.token_columns, *options.keep_tokens}
-        if options.index_only and self._opening.tokens is None:
+        if options.index_only and self._tokens is None:
             of_tokens = set()
         return {*of_tokens, *row_format.segment_columns, *options.kept}
 
     @property
     def types(self) -> dict[str, str]:
         """Types of the columns that the manifest promises."""
-        if self._opening.tokens is None:
+        if self._tokens is None:
             types = read_types(self.path, self.manifest.shards[0])
         else:
-            types = types_of(self._opening.tokens.row_format.schema)
+            types = types_of(self._tokens.row_format.schema)
         return {name: kind for name, kind in types.items() if name in self.columns}
 
     @property
@@ -233,10 +220,10 @@ class PackedDataset:
         return self.manifest.as_html(f"PackedDataset {self.path.name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        opening = self._opening
-        if isinstance(opening.path, Path):  # another process may run in another folder
-            opening = replace(opening, path=opening.path.absolute())
-        return PackedDataset, (opening,)
+        path = self.path
+        if isinstance(path, Path):  # another process may run in another folder
+            path = path.absolute()
+        return PackedDataset, (path, self.manifest, self._space, self._most_open, self._tokens)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.combined import combine
-from packer.loader.dataset import Opening, PackedDataset
+from packer.loader.dataset import PackedDataset
 from packer.paths import expanded
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath, RemotePath, any_path
@@ -94,5 +94,4 @@ def _load_one(
         from packer.loader.index_tokens import IndexTokens
 
         tokens = IndexTokens.open(path, manifest, expanded(source))
-    most = max(1, MOST_OPEN // of)
-    return PackedDataset(Opening(path=path, manifest=manifest, cache=cache, most_open=most, tokens=tokens))
+    return PackedDataset(path, manifest, cache, max(1, MOST_OPEN // of), tokens)
