@@ -1,4 +1,4 @@
-"""Kernels that copy segments from Arrow lists and derive labels and positions."""
+"""Kernels that copy segments from Arrow lists, and positions in segments."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import restart_positions
 from packer.column_names import NO_LOSS
 from packer.token_memory import (
     Spans,
@@ -14,7 +15,6 @@ from packer.token_memory import (
     count_trained,
     gather,
     list_lengths,
-    restart_positions,
 )
 from packer.token_memory.token_column import VALUE_TYPES
 from tests.helpers import naive
@@ -95,9 +95,9 @@ rows_of_lengths = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), 
 @given(rows_of_lengths, st.integers(0, 3))
 def test_positions_equal_the_naive_twin(extents, spare):
     max_len = max(map(sum, extents)) + spare
-    places = int64s(*[r * max_len + sum(row[:s]) for r, row in enumerate(extents) for s in range(len(row))])
-    positions = np.full(len(extents) * max_len, -1, np.int32)
-    restart_positions(places, int64s(*map(sum, extents)), max_len, positions)
+    tails = [max_len - sum(row) for row in extents]
+    lengths = [each for row, tail in zip(extents, tails, strict=True) for each in (*row, tail)]
+    positions = restart_positions(int64s(*lengths))
     assert positions.reshape(len(extents), max_len).tolist() == naive.restarted_positions(extents, max_len)
 
 

@@ -1,4 +1,4 @@
-"""Small functions of arrays: ranges one after the other, a stable sort by small whole numbers, extents."""
+"""Small functions of arrays: ranges one after the other, positions, a stable sort by small whole numbers, extents."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ def joined_ranges(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.int
     indices = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
     indices += np.repeat(starts - (ends - lengths), lengths)
     return indices
+
+
+def cu_seqlens_of(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the cumulative segment lengths, shape (segments + 1,), starting at 0: [3, 1] -> [0, 3, 4]."""
+    cu_seqlens = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=cu_seqlens[1:])
+    return cu_seqlens
+
+
+def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Number the tokens of each segment from 0: [3, 1, 2] -> [0, 1, 2, 0, 0, 1]."""
+    starts = cu_seqlens_of(lengths)[:-1].repeat(lengths)
+    return np.subtract(np.arange(len(starts)), starts, out=starts)
 
 
 def sorted_indices(keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:

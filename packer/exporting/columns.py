@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import restart_positions
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.exporting.targets import Columns, Ends
 from packer.loader.batch_formats import SegmentIdsBatch, TorchtuneExamples
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
-from packer.loader.row_segments import RowTokens, restart_positions, shift_left
+from packer.loader.row_segments import RowTokens, shift_left
 from packer.shards import manifest
 from packer.shards.row_format import PADDING
 

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import cu_seqlens_of, restart_positions
 from packer.column_names import NO_LOSS, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.batch_input import Tensors, as_tensors, check_accelerate, rows_as_arrays
@@ -41,8 +42,6 @@ from packer.loader.row_segments import (
     RowTokens,
     StaticShape,
     attention_mask,
-    cu_seqlens_of,
-    restart_positions,
     shift_left,
 )
 from packer.loader.token_masking import MaskedLM, mask_tokens

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import joined_ranges
+from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.algorithms.memory import array_at
 from packer.arrow import numpy_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
 from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
-from packer.loader.row_segments import restart_positions
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import restart_positions
 from packer.column_names import NO_LOSS, SOURCE, input_ids_in
 from packer.errors import PackerError
 from packer.shards.row_format import PADDING
@@ -37,19 +38,6 @@ class StaticShape:
 
     pad_id: int
     """Token id of the padding."""
-
-
-def cu_seqlens_of(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Return the cumulative segment lengths, shape (segments + 1,), starting at 0: [3, 1] -> [0, 3, 4]."""
-    cu_seqlens = np.zeros(len(lengths) + 1, np.int64)
-    lengths.cumsum(out=cu_seqlens[1:])
-    return cu_seqlens
-
-
-def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Number the tokens of each segment from 0: [3, 1, 2] -> [0, 1, 2, 0, 0, 1]."""
-    starts = cu_seqlens_of(lengths)[:-1].repeat(lengths)
-    return np.subtract(np.arange(len(starts)), starts, out=starts)
 
 
 def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import cu_seqlens_of, restart_positions
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.loader.row_order import check_range
-from packer.loader.row_segments import cu_seqlens_of, restart_positions
 from packer.permute import hashes_of, key_of, mixed_all
 from packer.random_purposes import MASKS
 from packer.shards.row_format import PADDING

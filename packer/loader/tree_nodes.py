@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import cu_seqlens_of
 from packer.column_names import ANSWER, RECORD_IDS, TREE
-from packer.loader.row_segments import LossWeights, RowTokens, check_loss_weights, cu_seqlens_of, group_weights
+from packer.loader.row_segments import LossWeights, RowTokens, check_loss_weights, group_weights
 from packer.shards.row_format import PADDING
 
 NODE = 3

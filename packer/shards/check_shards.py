@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.index_arrays import joined_ranges
+from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.arrow import as_arrow, as_numpy, is_numeric
 from packer.column_names import NO_LOSS
 from packer.engine import Engine
@@ -176,9 +176,8 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
         if (flat["labels"][untrained] != NO_LOSS).any():
             return f"a label of padding, or of a segment's first token, is not {NO_LOSS}"
     if "position_ids" in flat:
-        extents = as_numpy(batch["seq_lengths"].values).astype(np.int64)  # those of padding tails, too
-        expected = np.arange(len(padding)) - np.repeat(np.cumsum(extents) - extents, extents)
-        if not np.array_equal(flat["position_ids"], expected):
+        extents = as_numpy(batch["seq_lengths"].values)  # those of padding tails, too
+        if not np.array_equal(flat["position_ids"], restart_positions(extents)):
             return "position_ids do not restart at 0 with every segment"
     return None
 

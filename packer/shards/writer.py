@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from packer.algorithms.index_arrays import joined_ranges
+from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
@@ -26,7 +26,6 @@ from packer.token_memory import (
     count_trained,
     gather,
     gather_bytes,
-    restart_positions,
 )
 from packer.token_memory.token_column import VALUE_TYPES
 
@@ -215,8 +214,8 @@ def _token_arrays(
         labels[places] = NO_LOSS  # predicted from the document before it
         trained = count_trained(places, block.extents, labels)
     if "position_ids" in row_format.token_columns:
-        columns["position_ids"] = np.empty(size, np.int32)
-        restart_positions(places, block.ends, max_len, columns["position_ids"])
+        extents = np.diff(np.union1d(np.append(row_ends, size), places))  # those of padding tails, too
+        columns["position_ids"] = restart_positions(extents).astype(np.int32)
     arrays = [as_arrow(columns[name]) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
         arrays.append(tokens_at(source[name], value_type, spans, size))

@@ -1,8 +1,7 @@
 """Tokens in mapped Arrow memory, and the kernels that copy them into rows.
 
-`token_column.py` describes a list column by memory addresses, and `gather.py` copies spans of it and fills in
-padding, labels and positions. Columns of sources and of packed shards are described in the same way, so the
-same kernel packs and verifies.
+`token_column.py` describes a list column by memory addresses, and `gather.py` copies spans of it. Columns of sources
+and of packed shards are described in the same way, so the same kernel packs and verifies.
 """
 
 from packer.token_memory.gather import (
@@ -13,7 +12,6 @@ from packer.token_memory.gather import (
     gather_bytes,
     lengths_of,
     lies_in_store,
-    restart_positions,
 )
 from packer.token_memory.token_column import TokenColumn, list_lengths
 
@@ -27,5 +25,4 @@ __all__ = [
     "lengths_of",
     "lies_in_store",
     "list_lengths",
-    "restart_positions",
 ]

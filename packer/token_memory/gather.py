@@ -1,4 +1,4 @@
-"""Numba kernels that copy spans of list columns into rows, and derive padding, labels and positions from their layout.
+"""Numba kernels that copy spans of list columns into rows, and count trained labels.
 
 Copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's `take`
 less than a tenth. Documents may be anywhere in the source, so a copy mostly waits for the first cache lines of a
@@ -209,31 +209,6 @@ def count_trained(
             trained += np.int32(own[i] >= 0)
         counts[s] = trained
     return counts
-
-
-@jit_if_large
-def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
-    """Number the tokens of every segment from 0, and likewise the padding of every row.
-
-    Example: max_len 6, places [0, 2, 6], ends [5, 3] -> out [0, 1, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2].
-
-    Args:
-        places: (segments,) position of each segment in `out`; the first segment of a row is at its start.
-        ends: (rows,) end of the last extent, counted from the start of the row.
-        max_len: length of a row, padding included.
-        out: flat int32 array, C-contiguous.
-    """
-    for s in range(len(places)):
-        row = places[s] // max_len
-        end = row * max_len + ends[row]
-        if s + 1 < len(places) and places[s + 1] < end:
-            end = places[s + 1]
-        for i in range(places[s], end):
-            out[i] = i - places[s]
-    for r in range(len(ends)):
-        tail = r * max_len + ends[r]
-        for i in range(tail, (r + 1) * max_len):
-            out[i] = i - tail
 
 
 def fetched_spans(
