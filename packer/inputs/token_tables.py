@@ -210,7 +210,7 @@ def chunks_with(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenTable:
-    """A contiguous stretch of checked documents, in memory or memory-mapped.
+    """Checked documents of a source, in memory or memory-mapped.
 
     No list is null or holds a null, offsets are valid, labels are as long as input_ids. Gathering checks token values.
     """
@@ -222,18 +222,15 @@ class TokenTable:
     lengths: NDArray[np.int32]
     """(documents,) tokens in each document."""
 
-    lists: NDArray[np.int64] | NDArray[np.uint64] | None
+    lists: NDArray[np.int64] | None
     """List of each document in the columns; None if document i is list i."""
 
     extra: Mapping[str, ValueColumn]
     """Requested extra columns by name, with one value per list."""
 
-    first_document: int
-    """Index of the first document in the whole source."""
-
     def lists_of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the lists in which these documents are."""
-        return documents if self.lists is None else self.lists[documents].astype(np.int64)
+        return documents if self.lists is None else self.lists[documents]
 
 
 _DOCUMENTS = 1 << 20  # whose lengths are yielded together: 4 MB

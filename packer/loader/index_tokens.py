@@ -109,18 +109,17 @@ class IndexTokens:
             columns["position_ids"] = restart_positions(stored["seq_lengths"]).astype(np.int32).reshape(shape)
         return columns | {name: copied[name] for name in self.kept_names}
 
-    def _lists(self, segments: _Segments) -> NDArray[np.int64]:
-        """Return the lists of segments; raises a PackerError if the source has no such document."""
-        ids, documents = segments.documents, self.documents.identity.documents
-        if (ids >= documents).any() or ids.min() < 0:
-            raise _misfit(f"document {int(ids.max())} of {documents:,}")
-        return self.documents.table.lists_of(ids)
-
     def _located(self, segments: _Segments) -> Iterator[tuple[str, _Spans]]:
-        """Yield (name, places of the segments) of each column. Raises PackerError if a list ends before a segment."""
-        lists, ends = self._lists(segments), segments.starts + segments.lengths
+        """Yield (name, places of the segments) of each column.
+
+        Raises a PackerError if the source lacks a document, or a list ends before a segment.
+        """
+        documents, count = segments.documents, self.documents.identity.documents
+        if (documents >= count).any() or documents.min() < 0:
+            raise _misfit(f"document {int(documents.max())} of {count:,}")
+        ends = segments.starts + segments.lengths
         for name, column in self._columns.items():
-            spans, lengths = column.located(lists, segments.starts)
+            spans, lengths = column.located(documents, segments.starts)
             if (ends > lengths).any():
                 at = int((ends > lengths).argmax())
                 raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")

@@ -91,13 +91,11 @@ def cut_table(
     """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
 
     Labels and the column `turn_starts` are read if the options need them. `ranges` are the documents of the source that
-    the table has, by default all from its first one on.
+    the table has, by default all.
 
     Raises a SourceError if the options forbid a document that is too long, cannot be split at turns, or has an
     untrained segment.
     """
-    if ranges is None and table.first_document:
-        ranges = np.array([[table.first_document, table.first_document + len(table.lengths)]])
     segments = cut_lengths_of(options, table.lengths, ranges, left_out(table, options, describe))
     return _without_untrained(_split_at_turns(segments, table, options, describe), table, options, describe)
 
@@ -139,7 +137,7 @@ def _split_at_turns(
         document = int(documents[wrong])
         turns = starts[offsets[wrong] : offsets[wrong + 1]]
         bounds = np.concatenate([[0], turns, table.lengths[document : document + 1]])
-        where = describe(document + table.first_document)
+        where = describe(document)
         if (np.diff(bounds) < 0).any():
             raise SourceError(f"{where}: its '{TURN_STARTS}' are not in order inside its {bounds[-1]:,} tokens")
         note = " (turns that the chat template does not separate count as one)" if options.tokenizer is not None else ""
@@ -218,7 +216,7 @@ def _without_untrained(
         starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
         numbers = numbers[~_trained(table, pieces["document"], starts, lengths)]
     if options.untrained == "error" and len(numbers):
-        where = describe(int(segments.locate(numbers[:1])["document"][0]) + table.first_document)
+        where = describe(int(segments.locate(numbers[:1])["document"][0]))
         raise SourceError(
             f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
             "correct their labels, or leave them out with --untrained drop"
@@ -285,7 +283,7 @@ class SegmentReader:
         if self.source is None or not self.options.reads_to_cut:
             return cut_lengths_of(self.options, lengths, ranges)
         source, documents = self.source, documents_in(ranges, np.arange(len(lengths)))
-        part = replace(source.table, lengths=lengths, lists=source.table.lists_of(documents), first_document=0)
+        part = replace(source.table, lengths=lengths, lists=documents)
         return cut_table(part, self.options, lambda local: source.describe(int(documents[local])), ranges)
 
     def all_segments(self) -> Segments:
@@ -310,8 +308,7 @@ class SegmentReader:
                 if self.lengths is not None:
                     out[:] = self.lengths[documents]
                 elif self.source is not None:
-                    table = self.source.table
-                    lengths_of(table.input_ids.addresses, table.lists_of(documents), out)
+                    lengths_of(self.source.table.input_ids.addresses, documents, out)
                 done += len(documents)
         return lengths
 

@@ -89,7 +89,7 @@ def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], 
         found = column.values_at(int(lists[bad]), 0, int(lengths[bad]))
         position = int(wrong_values(found, label=False).argmax())
         message = value_message("input_ids", int(found[position]), position, label=False)
-        raise SourceError(f"{describe(table.first_document + first + bad)}: {message}; {REMEDY}")
+        raise SourceError(f"{describe(first + bad)}: {message}; {REMEDY}")
     return tokens
 
 

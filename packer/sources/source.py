@@ -136,7 +136,6 @@ class Source:
             lengths=lengths,
             lists=None,
             extra=self.value_columns(),
-            first_document=0,
         )
 
     def token_column(self, *, label: bool) -> str:
