@@ -183,3 +183,13 @@ def test_a_tokenizer_written_in_python_is_refused(tmp_path):
     transformers.ByT5Tokenizer().save_pretrained(tmp_path)
     with pytest.raises(PackerError, match="ByT5Tokenizer of transformers does not tokenize by"):
         open_tokenizer(str(tmp_path))
+
+
+def test_a_class_that_does_more_than_its_tokenizer_json_is_refused(tmp_path, monkeypatch):
+    path = configured(tmp_path / "lower", tokenizer_class="PreTrainedTokenizerFast", add_prefix_space=True)
+    takes = transformers.PreTrainedTokenizerFast.__call__
+    monkeypatch.setattr(
+        transformers.PreTrainedTokenizerFast, "__call__", lambda self, text, **more: takes(self, text + "!", **more)
+    )
+    with pytest.raises(PackerError, match="does not tokenize by a tokenizer.json alone"):
+        open_tokenizer(path)
