@@ -191,5 +191,5 @@ def test_a_class_that_does_more_than_its_tokenizer_json_is_refused(tmp_path, mon
     monkeypatch.setattr(
         transformers.PreTrainedTokenizerFast, "__call__", lambda self, text, **more: takes(self, text + "!", **more)
     )
-    with pytest.raises(PackerError, match="does not tokenize by a tokenizer.json alone"):
+    with pytest.raises(PackerError, match=r"does not tokenize by a tokenizer\.json alone"):
         open_tokenizer(path)

@@ -183,6 +183,16 @@ def test_trainers_that_cannot_train_trees_refuse_them_and_rows_without_tokens(tr
             open_rows(str(tmp_path / "index"))
 
 
+def test_rows_of_automodel_are_for_its_own_collate_alone(example):
+    from packer.trainers.automodel import dataset
+
+    row = dataset(str(example.packed))[0]
+    for columns in (row, row["prepacked"]):  # to pack them again, or to collate them without boundaries
+        with pytest.raises(PackerError, match="prepacked to true and dataloader.collate_fn to packer.trainers"):
+            columns["attention_mask"]
+    assert "input_ids" not in row
+
+
 @pytest.mark.parametrize("trainer", STEPS)
 def test_pack_for_a_trainer_prints_what_to_write_and_its_page_exists(example, tmp_path, monkeypatch, trainer):
     monkeypatch.chdir(tmp_path)
