@@ -32,26 +32,60 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
 
     Records of several documents, such as preference pairs, are opened by `open_records`.
     """
-    keep, per_token, skips = options.value_columns, options.keep_tokens, options.on_error == "skip"
-    refuse_masks((*keep, *per_token))
+    refuse_masks((*options.value_columns, *options.keep_tokens))
     _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
         return open_records(found, options)
+
+    # Find the columns, and masks beside them.
+    names = column_names(found)
+    if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
+        raise PackerError(
+            f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
+            "`packer tokenize` wrote"
+        )
+    columns, masks = _columns_of(options), tuple(name for name in MASKS if name in names)
+    read = _with(columns, masks)
+
+    # Open the files, or the table.
+    opened: list[Input]
+    if found.table is not None:
+        opened = [_open_table(found, read)]
+    else:
+        opened = for_each_file(lambda kind, file: kind.open_lists(file, read), found)
+    if options.on_error == "skip":
+        opened = [
+            replace(decoded_again(each, read) if isinstance(each, MappedLists) else each, skips=True) for each in opened
+        ]
+
+    # Compare their columns, and apply the masks.
+    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
+    columns = columns._replace(widths=usual_widths(opened, columns.per_token))
+    inputs = _masked(opened, columns, masks)
+    _refuse_missing_labels(found, columns, inputs)
+    return Source(
+        name=found.name,
+        inputs=inputs,
+        columns=columns,
+        fingerprint=found.fingerprint,
+        pad_id=found.pad_id,
+        holds_chats=TURN_STARTS in names,
+    )
+
+
+def _columns_of(options: ReadOptions) -> Columns:
+    """Return the columns that the options name."""
+    keep, per_token = options.value_columns, options.keep_tokens
     places = (TURN_STARTS,) if options.split_at_turns and TURN_STARTS not in keep else ()
-    extra = (*keep, *per_token, *places)
-    columns = Columns(
+    return Columns(
         options.input_column,
         options.labels_column,
-        extra,
+        (*keep, *per_token, *places),
         per_token,
         by_sequence=options.document == "sequence",
         eos_id=options.eos_id,
         dtype=options.dtype,
     )
-    opened = _opened(found, columns, skips=skips)
-    if columns.labels != "labels" and not opened.has_labels:
-        raise PackerError(f"{opened.name}: no labels column '{columns.labels}'; name one that exists")
-    return opened
 
 
 def _refuse_unused(found: Found, options: ReadOptions) -> None:
@@ -74,41 +108,16 @@ def refuse_masks(keep: Sequence[str]) -> None:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
 
 
-def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
-    names = column_names(found)
-    if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
-        raise PackerError(
-            f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
-            "`packer tokenize` wrote"
-        )
-    masks = tuple(name for name in MASKS if name in names)
-    read = _with(columns, masks)
-    opened: list[Input]
-    if found.table is not None:
-        opened = [_open_table(found, read)]
-    else:
-        opened = for_each_file(lambda kind, file: kind.open_lists(file, read), found)
-    if skips:
-        opened = [
-            replace(decoded_again(each, read) if isinstance(each, MappedLists) else each, skips=True) for each in opened
-        ]
-    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
-    columns = columns._replace(widths=usual_widths(opened, columns.per_token))
-    inputs = _checked(opened, columns, masks)
+def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Input]) -> None:
+    """Raise a PackerError if some files have labels and others none, or none has the labels column that was named."""
     by_labels = {input_.has_labels: input_.file.name for input_ in inputs}
     if not found.saved and True in by_labels and False in by_labels:
         raise SourceError(
             f"{by_labels[True]} has a column '{columns.labels}', {by_labels[False]} has none; "
             "give labels to all files or to none"
         )
-    return Source(
-        name=found.name,
-        inputs=inputs,
-        columns=columns,
-        fingerprint=found.fingerprint,
-        pad_id=found.pad_id,
-        holds_chats=TURN_STARTS in names,
-    )
+    if columns.labels != "labels" and True not in by_labels:
+        raise PackerError(f"{found.name}: no labels column '{columns.labels}'; name one that exists")
 
 
 def _with(columns: Columns, masks: tuple[str, ...]) -> Columns:
@@ -116,7 +125,7 @@ def _with(columns: Columns, masks: tuple[str, ...]) -> Columns:
     return columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
 
 
-def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...]) -> tuple[Input, ...]:
+def _masked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...]) -> tuple[Input, ...]:
     """Return inputs whose masks are applied while they are read; mapped ones stay mapped if no mask changes any."""
     mapped = [each for each in inputs if isinstance(each, MappedLists)]
     if len(mapped) == len(inputs):
