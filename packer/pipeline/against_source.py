@@ -27,11 +27,11 @@ from packer.manifest_fields import REMEDY
 from packer.permute import hashes_of
 from packer.pipeline.write_shards import RowMaker
 from packer.plan.cutting import Chunk, SegmentReader, each_chunk
-from packer.plan.rows import LocatedRows, located_pieces
-from packer.plan.segments import PIECE
+from packer.plan.rows import located_pieces
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress
 from packer.shards.check_shards import differences
+from packer.shards.located_rows import PIECE, LocatedRows
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.row_format import RowFormat

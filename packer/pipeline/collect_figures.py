@@ -30,7 +30,7 @@ from packer.pipeline.source_warnings import warn_of_rejected
 from packer.pipeline.waiting import waiting_of
 from packer.plan.cutting import cut_lengths_of
 from packer.plan.make_plan import plan_lengths
-from packer.plan.rows import LocatedRows, Plan
+from packer.plan.rows import Plan
 from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
 from packer.random_purposes import SHOWN_ROWS
@@ -39,6 +39,7 @@ from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
 from packer.report.length_figures import counted, tally
 from packer.report.row_figures import RowFigures, RowSums, TrainingJob, Waiting
+from packer.shards.located_rows import LocatedRows
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.sources.open_sources import SourceLike, open_source, source_name

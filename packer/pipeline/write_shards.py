@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import extents_of
 from packer.engine import Engine, run_tasks, without
 from packer.errors import SourceError
 from packer.inputs.documents import reading, value_message, wrong_values
@@ -20,15 +19,15 @@ from packer.manifest_fields import REMEDY, ShardEntry
 from packer.output.output_place import check_writing
 from packer.output.unfinished_output import Output
 from packer.plan.leftover_values import LeftoverValues
-from packer.plan.rows import LocatedRows, Plan
+from packer.plan.rows import Plan
 from packer.progress import Progress, raise_if_interrupted
 from packer.shards.file_names import all_shard_names, shard_name
+from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import (
     BadTokenError,
     Counts,
     KeptValues,
-    RowBlock,
     TokenColumns,
     Values,
     as_columns,
@@ -62,25 +61,13 @@ class RowMaker:
         kept, schema, segments = self._kept(rows), self.row_format.schema, 0
         for first, last in self.row_format.batches(len(rows)):
             part = rows.part(first, last)
-            block = self.block(part, lists[segments : segments + len(part.values)])
+            own = lists[segments : segments + len(part.values)]
             segments += len(part.values)
             raise_if_interrupted()
             try:
-                yield build_batch(block, columns, kept, self.row_format, schema)
+                yield build_batch(part, own, columns, kept, self.row_format, schema)
             except BadTokenError as bad:
-                raise SourceError(self.explain(bad, columns, block)) from bad
-
-    def block(self, rows: LocatedRows, lists: NDArray[np.int64]) -> RowBlock:
-        """Return the segments of some rows with everything that the writer needs."""
-        documents, starts, lengths = rows.documents, rows.starts, rows.lengths
-        return RowBlock(
-            lists=lists,
-            documents=documents,
-            starts=starts,
-            lengths=lengths,
-            extents=extents_of(lengths, self.row_format.align),
-            row_starts=rows.row_starts,
-        )
+                raise SourceError(self.explain(bad, columns, part, own)) from bad
 
     def read(self, pieces: NDArray[Any]) -> tuple[TokenColumns, NDArray[np.int64]]:
         """Return columns with the values of segments, an array of PIECE, in memory, and the list of each in them."""
@@ -98,12 +85,12 @@ class RowMaker:
             return KeptValues(lists=np.empty(0, np.int64), values={})
         return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, rows.documents)
 
-    def explain(self, bad: BadTokenError, columns: TokenColumns, block: RowBlock) -> str:
+    def explain(self, bad: BadTokenError, columns: TokenColumns, rows: LocatedRows, lists: NDArray[np.int64]) -> str:
         """Return a message that names the document, position and value that is not a token id."""
-        is_label, start = bad.column == "labels", int(block.starts[bad.segment])
-        found = columns[bad.column].values_at(int(block.lists[bad.segment]), start, int(block.lengths[bad.segment]))
+        is_label = bad.column == "labels"
+        document, start, length = rows.values[bad.segment].tolist()
+        found = columns[bad.column].values_at(int(lists[bad.segment]), start, length)
         position = int(wrong_values(found, label=is_label).argmax())
-        document = int(block.documents[bad.segment])
         where = self.documents.describe(document)
         name = self.documents.source.token_column(label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
@@ -159,7 +146,7 @@ class ShardMaker(RowMaker):
         try:
             copy_values(columns, Spans(lists, rows.starts, rows.lengths, places), out)
         except BadTokenError as bad:
-            raise SourceError(self.explain(bad, columns, self.block(rows, lists))) from bad
+            raise SourceError(self.explain(bad, columns, rows, lists)) from bad
 
 
 def _one_row(pieces: NDArray[Any]) -> LocatedRows:

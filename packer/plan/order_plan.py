@@ -20,8 +20,9 @@ from packer.checkpoints import Checkpoint, make_checkpoint
 from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader, each_chunk, require_segments
-from packer.plan.rows import LocatedRows
+from packer.plan.rows import located
 from packer.plan.segments import Segments
+from packer.shards.located_rows import LocatedRows
 
 STRETCH = 1 << 20
 """Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
@@ -111,7 +112,7 @@ class OrderPlan:
             numbers, lengths = segments.pieces_in_order()
             numbers = numbers[lengths > 0][int(skipped > 0) :]
         row_starts = arranged.row_starts[: last_row - first_row + 1]
-        return LocatedRows.of(Rows(values=numbers[: row_starts[-1]], row_starts=row_starts), segments)
+        return located(Rows(values=numbers[: row_starts[-1]], row_starts=row_starts), segments)
 
 
 def plan_in_order(planning: Planning) -> OrderPlan:

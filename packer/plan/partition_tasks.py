@@ -30,9 +30,9 @@ from packer.plan.cutting import SegmentReader
 from packer.plan.partitions import Partitions
 from packer.plan.pattern_shares import PatternShares, even_share
 from packer.plan.rows import (
-    LocatedRows,
     even_cuts,
     extents_of_pieces,
+    located,
     located_pieces,
     place_rows,
     segments_left,
@@ -40,6 +40,7 @@ from packer.plan.rows import (
 )
 from packer.plan.segments import Segments
 from packer.random_purposes import DRAWING, POOL_ROWS
+from packer.shards.located_rows import LocatedRows
 
 OWN_RESERVE, OWN_FEW_ROWS = 1 / 256, 256
 """Share of its tokens that a partition leaves over, a random sample. The share is larger, up to a tenth, if all
@@ -333,7 +334,7 @@ class PartitionPlan:
         segments, extents = self.job.documents(partition)
         rows, _ = self.job.own_rows(extents, partition, self.shares)
         placed, _ = place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition)
-        return LocatedRows.of(placed, segments)
+        return located(placed, segments)
 
     def pool_shards(self, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shard of each of these rows of a region of partitions."""

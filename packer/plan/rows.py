@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
@@ -18,9 +17,9 @@ from packer.algorithms.patterns import Patterns, Rows
 from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
 from packer.permute import key_of, permute_all, permute_runs
-from packer.plan.segments import PIECE, Segments, documents_in
+from packer.plan.segments import Segments, documents_in
 from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
-from packer.shards.structure import RowSegments
+from packer.shards.located_rows import LocatedRows
 
 
 def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
@@ -107,51 +106,6 @@ def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, se
     return Rows(values=numbers, row_starts=row_starts)
 
 
-_TOGETHER = 1 << 16  # segments whose documents are found together
-
-
-class LocatedRows(Rows):
-    """Consecutive rows of pieces, in the order in which they are written: `values` is an array of PIECE.
-
-    Documents are numbered in the order that is packed. Rows of 3 and 5 tokens and of 1 token have the values
-    [(7, 0, 3), (2, 0, 5), (7, 3, 1)] and row_starts [0, 2, 3].
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, rows: Rows, segments: Segments) -> LocatedRows:
-        """Locate rows of segments by number."""
-        return cls(values=located_pieces(segments, rows.values), row_starts=rows.row_starts)
-
-    @classmethod
-    def of_batch(cls, batch: pa.RecordBatch) -> LocatedRows:
-        """Return the rows of a record batch of a shard that has no faults."""
-        found = RowSegments.of(batch)
-        pieces = np.empty(len(found.documents), PIECE)
-        pieces["document"], pieces["start"], pieces["length"] = found.documents, found.starts, found.lengths
-        return cls(values=pieces, row_starts=np.searchsorted(found.rows, np.arange(batch.num_rows + 1)))
-
-    @property
-    def documents(self) -> NDArray[np.int64]:
-        """Document of each segment: shape (segments,)."""
-        return self._field("document")
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """First token of each segment in its document: shape (segments,)."""
-        return self._field("start")
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each segment: shape (segments,)."""
-        return self._field("length")
-
-    def _field(self, name: str) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = self.values[name].astype(np.int64)
-        return values
-
-
 class Plan(Protocol):
     """Which segments each row of each shard has. Can be pickled."""
 
@@ -171,6 +125,14 @@ def even_cuts(rows: int, rows_per_shard: int) -> list[int]:
     """Return where shards of about the same size begin, and where the last ends: 7, 3 -> 0, 2, 4, 7."""
     shards = -(-rows // rows_per_shard)
     return [0, *(rows * (shard + 1) // shards for shard in range(shards))]
+
+
+_TOGETHER = 1 << 16  # segments whose documents are found together
+
+
+def located(rows: Rows, segments: Segments) -> LocatedRows:
+    """Locate rows of segments by number."""
+    return LocatedRows(values=located_pieces(segments, rows.values), row_starts=rows.row_starts)
 
 
 def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:

@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import Integer, extents_of, joined_ranges
 from packer.manifest_fields import Account
 from packer.options.choices import LongPolicy
+from packer.shards.located_rows import PIECE
 
 _TOGETHER = 1 << 16  # segments that are counted together
-
-
-PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
-"""A segment in 16 bytes: its document, first token and number of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

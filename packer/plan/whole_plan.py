@@ -21,9 +21,10 @@ from packer.errors import SourceError
 from packer.manifest_fields import GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.plan.cutting import Planning
-from packer.plan.rows import LocatedRows, collected_rows, even_cuts, solve_histogram, sorted_by_extent
+from packer.plan.rows import collected_rows, even_cuts, located, solve_histogram, sorted_by_extent
 from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
+from packer.shards.located_rows import LocatedRows
 from packer.shards.sharing import NO_GROUP, Chunks, group_codes, group_values
 from packer.sources.number_columns import number_fault, wrong_numbers
 from packer.sources.read_documents import Documents
@@ -52,7 +53,7 @@ class WholePlan:
 
     def rows(self, shard: int) -> LocatedRows:
         """Locate the rows of a shard."""
-        return LocatedRows.of(self.placed.part(*self._cuts[shard : shard + 2]), self.segments)
+        return located(self.placed.part(*self._cuts[shard : shard + 2]), self.segments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

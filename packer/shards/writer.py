@@ -19,6 +19,7 @@ from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.inputs.token_tables import ValueColumn
 from packer.manifest_fields import ShardEntry
 from packer.shards.files import HashingFile
+from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import PADDING, RowFormat
 from packer.token_memory import (
     Spans,
@@ -31,7 +32,7 @@ from packer.token_memory.token_column import VALUE_TYPES
 
 
 class BadTokenError(Exception):
-    """A value in `column` is not a token id; `segment` is the number of its segment in the block."""
+    """A value in `column` is not a token id; `segment` is the number of its segment among those that were copied."""
 
     def __init__(self, column: str, segment: int) -> None:
         super().__init__(column, segment)
@@ -140,40 +141,15 @@ class KeptValues:
         return pc.if_else(as_arrow(is_padding), filler, taken)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowBlock:
-    """Segments of consecutive rows, padding tails not included; arrays but `row_starts` have the shape (segments,)."""
-
-    lists: NDArray[np.int64]  # lists of the token columns that the segments come from
-    documents: NDArray[np.int64]  # numbers of the documents, and of their lists in the kept columns
-    starts: NDArray[np.int64]  # first tokens of the segments in their documents
-    lengths: NDArray[np.int64]  # tokens of the segments
-    extents: NDArray[np.int64]  # tokens and alignment of the segments
-    row_starts: NDArray[np.int64]  # (rows + 1,) row r holds segments row_starts[r]..row_starts[r + 1] - 1
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(self.row_starts) - 1
-
-    @property
-    def ends(self) -> NDArray[np.int64]:
-        """End of the last extent of each row, counted from the start of the row: shape (rows,)."""
-        ends: NDArray[np.int64] = np.add.reduceat(self.extents, self.row_starts[:-1])
-        return ends
-
-    def places(self, max_len: int) -> NDArray[np.int64]:
-        """Return the place of the first token of each segment, counted from the first row: shape (segments,)."""
-        before = np.cumsum(self.extents) - self.extents  # extents before each segment, padding tails not counted
-        row_of = np.repeat(np.arange(self.rows), np.diff(self.row_starts))
-        places: NDArray[np.int64] = row_of * max_len + before - before[self.row_starts[:-1]][row_of]
-        return places
-
-
 def build_batch(
-    block: RowBlock, source: TokenColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
+    rows: LocatedRows,
+    lists: NDArray[np.int64],
+    source: TokenColumns,
+    kept: KeptValues,
+    row_format: RowFormat,
+    schema: pa.Schema,
 ) -> tuple[pa.RecordBatch, Counts]:
-    """Build the record batch of some rows, and count their tokens and labels.
+    """Build the record batch of some rows, whose segments come from `lists` of the source; count tokens and labels.
 
     If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way. An
     index only counts labels. `schema` is `row_format.schema`, built once per shard. Raises a BadTokenError if a token
@@ -181,26 +157,25 @@ def build_batch(
     """
     arrays: list[pa.Array] = []
     if row_format.index_only:
-        trained = _count_labels(block, source, row_format)
+        trained = _count_labels(rows, lists, source, row_format)
     else:
-        arrays, trained = _token_arrays(block, source, row_format)
-    arrays += _segment_arrays(block, kept, row_format)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts.of(block.lengths, trained)
+        arrays, trained = _token_arrays(rows, lists, source, row_format)
+    arrays += _segment_arrays(rows, kept, row_format)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts.of(rows.lengths, trained)
 
 
 def _token_arrays(
-    block: RowBlock, source: TokenColumns, row_format: RowFormat
+    rows: LocatedRows, lists: NDArray[np.int64], source: TokenColumns, row_format: RowFormat
 ) -> tuple[list[pa.Array], NDArray[np.integer[Any]] | None]:
     """Copy the values per token of some rows; return them by column, and the result of `_count_labels`."""
-    max_len = row_format.max_len
-    places = block.places(max_len)
-    spans = Spans(block.lists, block.starts, block.lengths, places)
-    row_ends = np.arange(block.rows) * max_len + block.ends
+    max_len, align = row_format.max_len, row_format.align
+    lengths, extents, ends, places = rows.lengths, rows.extents(align), rows.ends(align), rows.places(align, max_len)
+    spans = Spans(lists, rows.starts, lengths, places)
+    row_ends = np.arange(len(rows)) * max_len + ends
     gaps = joined_ranges(
-        np.concatenate([places + block.lengths, row_ends]),
-        np.concatenate([block.extents - block.lengths, max_len - block.ends]),
+        np.concatenate([places + lengths, row_ends]), np.concatenate([extents - lengths, max_len - ends])
     )
-    size = block.rows * max_len
+    size = len(rows) * max_len
     columns: dict[str, NDArray[np.int32]] = {}
     trained = None
     tokens = columns[row_format.input_ids] = np.empty(size, np.int32)
@@ -212,15 +187,14 @@ def _token_arrays(
             copy_checked("labels", source["labels"], spans, labels)
         labels[gaps] = NO_LOSS
         labels[places] = NO_LOSS  # predicted from the document before it
-        trained = count_trained(places, block.extents, labels)
+        trained = count_trained(places, extents, labels)
     if "position_ids" in row_format.token_columns:
-        extents = np.diff(np.union1d(np.append(row_ends, size), places))  # those of padding tails, too
-        columns["position_ids"] = restart_positions(extents).astype(np.int32)
+        bounds = np.union1d(np.append(row_ends, size), places)  # of segments and padding tails
+        columns["position_ids"] = restart_positions(np.diff(bounds)).astype(np.int32)
     arrays = [as_arrow(columns[name]) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
         arrays.append(tokens_at(source[name], value_type, spans, size))
-    rows = [pa.FixedSizeListArray.from_arrays(values, max_len) for values in arrays]
-    return rows, trained
+    return [pa.FixedSizeListArray.from_arrays(values, max_len) for values in arrays], trained
 
 
 def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
@@ -231,10 +205,11 @@ def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: 
     return as_arrow(out)
 
 
-def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
+def _segment_arrays(rows: LocatedRows, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
     """Return the columns with a value per segment, in the order of the schema, kept columns last."""
-    is_short = block.ends < row_format.max_len
-    offsets = block.row_starts.astype(np.int32)
+    ends = rows.ends(row_format.align)
+    is_short = ends < row_format.max_len
+    offsets = rows.row_starts.astype(np.int32)
     offsets[1:] += np.cumsum(is_short, dtype=np.int32)
     tails = offsets[1:][is_short] - 1  # a padding tail is the last segment of its row
     is_padding = np.zeros(offsets[-1], bool)
@@ -247,14 +222,14 @@ def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) ->
         return out
 
     of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
-        "seq_lengths": (block.extents, row_format.max_len - block.ends[is_short]),
-        "seq_tokens": (block.lengths, 0),
-        "doc_ids": (block.documents, PADDING),
-        "doc_starts": (block.starts, 0),
+        "seq_lengths": (rows.extents(row_format.align), row_format.max_len - ends[is_short]),
+        "seq_tokens": (rows.lengths, 0),
+        "doc_ids": (rows.documents, PADDING),
+        "doc_starts": (rows.starts, 0),
     }
     values = [as_arrow(column(*of_segments[name], SEGMENT_COLUMNS[name])) for name in row_format.segment_columns]
     if row_format.kept:
-        lists = column(block.documents, 0, np.int64)
+        lists = column(rows.documents, 0, np.int64)
         values += [kept.column(name, lists, is_padding) for name in row_format.kept]
     return [pa.ListArray.from_arrays(as_arrow(offsets), each) for each in values]
 
@@ -266,18 +241,21 @@ def copy_checked(name: str, column: TokenColumn, spans: Spans, out: NDArray[np.i
         raise BadTokenError(name, bad)
 
 
-def _count_labels(block: RowBlock, source: TokenColumns, row_format: RowFormat) -> NDArray[np.integer[Any]] | None:
-    """Return the number of trained tokens of each segment of a block, None without labels; only labels are read."""
+def _count_labels(
+    rows: LocatedRows, lists: NDArray[np.int64], source: TokenColumns, row_format: RowFormat
+) -> NDArray[np.integer[Any]] | None:
+    """Return the number of trained tokens of each segment, None without labels; only labels are read."""
     if "labels" not in row_format.token_columns:
         return None
+    lengths = rows.lengths
     if "labels" not in source:
-        trained: NDArray[np.int64] = block.lengths - 1
+        trained: NDArray[np.int64] = lengths - 1
         return trained
-    places = np.cumsum(block.lengths) - block.lengths
-    labels = np.empty(int(block.lengths.sum()), np.int32)
-    copy_checked("labels", source["labels"], Spans(block.lists, block.starts, block.lengths, places), labels)
+    places = np.cumsum(lengths) - lengths
+    labels = np.empty(int(lengths.sum()), np.int32)
+    copy_checked("labels", source["labels"], Spans(lists, rows.starts, lengths, places), labels)
     labels[places] = NO_LOSS
-    return count_trained(places, block.lengths, labels)
+    return count_trained(places, lengths, labels)
 
 
 def write_shard(
