@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace, Part, Wait, try_lock
@@ -28,14 +27,6 @@ ROOM_PATIENCE = 10.0
 """Seconds to wait until other processes release shards that fill the cache."""
 
 _PAUSE = 0.02  # seconds between two looks at what another process does
-
-
-class CachedShard(NamedTuple):
-    """A shard of a dataset, which may be in the cache."""
-
-    entry: ShardEntry
-    path: Path  # of the file in the cache
-    source: RemotePath  # in the dataset
 
 
 class ShardCache:
@@ -71,23 +62,24 @@ class ShardCache:
         If there is no room, `give_up_one` closes a shard that this process no longer needs, and returns whether there
         was one.
         """
-        shard = self._shard(number)
+        entry = self._manifest.shards[number]
+        path = self._folder / entry.file
         with self._local_errors():
             deadline = time.monotonic() + ROOM_PATIENCE
-            while (lock := self._locked(shard)) is None:
-                part = self._space.reserve(shard.path, shard.entry.bytes)
+            while (lock := self._locked(entry)) is None:
+                part = self._space.reserve(path, entry.bytes)
                 if isinstance(part, Part):
-                    lock = self._fetched(shard, part)
+                    lock = self._fetched(entry, part)
                     break
                 if part is Wait.OTHER:
                     deadline = time.monotonic() + ROOM_PATIENCE
                 elif give_up_one():
                     continue
                 elif time.monotonic() > deadline:
-                    raise self._space.shortage(shard.path, shard.entry.bytes)
+                    raise self._space.shortage(path, entry.bytes)
                 time.sleep(_PAUSE)
         try:
-            return OpenShard(self._folder, shard.entry, self._manifest, lock)
+            return OpenShard(self._folder, entry, self._manifest, lock)
         except PackerError as error:
             lock.release()
             raise PackerError(str(error).replace(str(self._folder), str(self._dataset))) from error
@@ -112,29 +104,25 @@ class ShardCache:
 
     def fetch(self, number: int) -> bool:
         """Fetch a shard that is not needed yet, if there is room. Returns whether there was room."""
-        shard = self._shard(number)
+        entry = self._manifest.shards[number]
         with self._local_errors():
-            lock = self._locked(shard)
+            lock = self._locked(entry)
             if lock is None:
-                part = self._space.reserve(shard.path, shard.entry.bytes)
+                part = self._space.reserve(self._folder / entry.file, entry.bytes)
                 if isinstance(part, Wait):
                     return part is Wait.OTHER
-                lock = self._fetched(shard, part)
+                lock = self._fetched(entry, part)
         lock.release()
         return True
 
-    def _shard(self, number: int) -> CachedShard:
-        entry = self._manifest.shards[number]
-        return CachedShard(entry, self._folder / entry.file, self._dataset / entry.file)
-
-    def _locked(self, shard: CachedShard) -> FileLock | None:
+    def _locked(self, entry: ShardEntry) -> FileLock | None:
         """Lock a shard for reading, so that it stays in the cache; return None if it is not there."""
-        path = shard.path
+        path = self._folder / entry.file
         with contextlib.suppress(FileNotFoundError):
             while (lock := try_lock(path, shared=True, create=False)) is None:
                 time.sleep(0.001)  # another process tries whether it can be evicted
-            is_checked = path in self._checked and path.stat().st_size == shard.entry.bytes
-            if is_checked or _fault(path, shard.entry) is None:
+            is_checked = path in self._checked and path.stat().st_size == entry.bytes
+            if is_checked or _fault(path, entry) is None:
                 self._checked.add(path)
                 with contextlib.suppress(PermissionError):  # of another user
                     os.utime(path)
@@ -143,33 +131,35 @@ class ShardCache:
             path.unlink()  # no process writes such a file: it was changed later
         return None
 
-    def _fetched(self, shard: CachedShard, part: Part) -> FileLock:
+    def _fetched(self, entry: ShardEntry, part: Part) -> FileLock:
         """Fetch a shard into a file that was reserved for it, and lock it like `_locked`."""
+        path = self._folder / entry.file
         try:
-            self._download(shard, part.path)
+            self._download(entry, part.path)
             with part.path.open("rb") as file:
                 os.fsync(file.fileno())
-            self._space.publish(part, shard.path)
+            self._space.publish(part, path)
         except BaseException:
             part.path.unlink(missing_ok=True)
             part.lock.release()
             raise
-        self._checked.add(shard.path)
+        self._checked.add(path)
         return part.lock
 
-    def _download(self, shard: CachedShard, to: Path) -> None:
+    def _download(self, entry: ShardEntry, to: Path) -> None:
         """Download a shard; after a fork, which no thread of obstore survives, in a new process."""
+        request = self._dataset / entry.file, entry, to
         if self._pid == os.getpid():
-            download((shard, to))
+            download(request)
             return
         with self._asking:
             if self._process is None or self._process[0] != os.getpid():
                 self._process = os.getpid(), TaskProcess(pickle.dumps(download))
             try:
-                self._process[1].call((shard, to))
+                self._process[1].call(request)
             except ProcessEndedError as error:
                 self._process = None
-                raise PackerError(f"{shard.source}: the process that fetches it ended ({error})") from None
+                raise PackerError(f"{request[0]}: the process that fetches it ended ({error})") from None
 
     @contextlib.contextmanager
     def _local_errors(self) -> Iterator[None]:
@@ -186,23 +176,23 @@ class ShardCache:
             ) from error
 
 
-def download(request: tuple[CachedShard, Path]) -> None:
-    """Download a shard to a file, and once more if it does not match the manifest."""
-    shard, to = request
+def download(request: tuple[RemotePath, ShardEntry, Path]) -> None:
+    """Download a shard, given its path, its entry and a file to write; once more if it does not match the manifest."""
+    source, entry, to = request
     for _ in range(2):
         try:
-            shard.source.download(to)
+            source.download(to)
         except OSError as error:
-            if error.errno is not None and error.filename != str(shard.source):
+            if error.errno is not None and error.filename != str(source):
                 raise  # of the local file
-            reason = f"{shard.source}: {error.strerror}" if error.strerror else str(error)
+            reason = f"{source}: {error.strerror}" if error.strerror else str(error)
             if isinstance(error, FileNotFoundError):
-                reason = f"{shard.source} is missing, but listed in the manifest: {_RESTORE}"
+                reason = f"{source} is missing, but listed in the manifest: {_RESTORE}"
             raise PackerError(reason) from error
-        fault = _fault(to, shard.entry)
+        fault = _fault(to, entry)
         if fault is None:
             return
-    raise PackerError(f"{shard.source} {fault}, also when fetched again: it was changed after packing; {_RESTORE}")
+    raise PackerError(f"{source} {fault}, also when fetched again: it was changed after packing; {_RESTORE}")
 
 
 def _fault(path: Path, entry: ShardEntry) -> str | None:
