@@ -37,7 +37,7 @@ from packer.shards.reader import checked_batches
 from packer.shards.row_format import RowFormat
 from packer.shards.sharing import group_fault, group_values
 from packer.shards.structure import RowSegments
-from packer.shards.writer import Counts, KeptValues
+from packer.shards.writer import KeptValues
 from packer.sources.read_documents import Documents
 from packer.stores import AnyPath
 from packer.token_memory import lengths_of
@@ -207,7 +207,7 @@ class SourceComparison:
         options, entry = self.manifest.options, self.manifest.shards[shard]
         extra = self.documents.table.extra
         maker = RowMaker(documents=self.documents, row_format=RowFormat.of(options, extra))
-        first_row, first, counted = int(self.manifest.shards.column("rows")[:shard].sum()), 0, Counts()
+        first_row, first, trained = int(self.manifest.shards.column("rows")[:shard].sum()), 0, 0
         try:
             for made, counts in maker.batches(rows):
                 found = table.slice(first, made.num_rows)
@@ -218,12 +218,12 @@ class SourceComparison:
                         yield self._described(made, column, name, at, first_row + first)
                         return
                 first += made.num_rows
-                counted = Counts(*map(sum, zip(counted, counts, strict=True)))
+                trained += counts.trained
         except SourceError as error:
             yield str(error).removesuffix(f"; {REMEDY}")
             return
-        if counted.trained != entry.trained:
-            yield f"{entry.file} has {counted.trained:,} trained tokens, the manifest says {entry.trained:,}"
+        if trained != entry.trained:
+            yield f"{entry.file} has {trained:,} trained tokens, the manifest says {entry.trained:,}"
         if options.group_by is not None:
             name, documents = options.group_by, rows.documents
             groups = group_values(KeptValues.of({name: extra[name]}, documents).column(name, documents), name)

@@ -158,7 +158,7 @@ def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) ->
 
 
 def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
-    """Return the first fault in the token columns of a record batch whose structure is valid, or None."""
+    """Return the first fault in the values per token of a record batch whose structure is valid, or None."""
     wanted = manifest.row_format.stored_token_columns
     if not wanted:
         return None
@@ -179,21 +179,17 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
         extents = as_numpy(batch["seq_lengths"].values)  # those of padding tails, too
         if not np.array_equal(flat["position_ids"], restart_positions(extents)):
             return "position_ids do not restart at 0 with every segment"
+    for name in manifest.options.stored_keep_tokens:
+        if (as_numpy(batch[name].flatten())[padding] != 0).any():
+            return f"{name} is not 0 at padding"
     return None
 
 
 def _kept_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
-    """Return the first fault in the values of kept columns at padding, or None."""
-    options = manifest.options
-    for name in options.stored_keep_tokens:
-        values = as_numpy(batch[name].flatten())
-        padding = np.ones(len(values), bool)
-        padding[joined_ranges(segments.places, segments.lengths)] = False
-        if (values[padding] != 0).any():
-            return f"{name} is not 0 at padding"
+    """Return the first fault in the values of kept columns at padding tails, or None."""
     padding = np.ones(len(batch["doc_ids"].values), bool)
     padding[segments.values] = False
-    for name in options.kept if padding.any() else ():
+    for name in manifest.options.kept if padding.any() else ():
         found = batch[name].values.filter(as_arrow(padding))
         is_number = is_numeric(found.type) or pa.types.is_boolean(found.type)
         if found.null_count < len(found) if not is_number else found.null_count or as_numpy(found).any():
