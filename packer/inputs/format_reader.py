@@ -243,11 +243,12 @@ class DecodedInput:
         content, done = block
         records, faults = self.reader.records(content, self.needed)
         try:
-            batch = self._whole(records, faults)
+            if faults:
+                raise faults[min(faults)]
+            batch = self._with_kept(self.decode(records), records)
         except DocumentError as fault:
             if not self.skips:
-                fault.of_record = self.numbers_documents
-                raise
+                raise self._first_fault(records, fault) from None
             batch = self._usable(records, faults)
         if faults:
             owners = range(len(records)) if batch.records is None else batch.records.tolist()
@@ -258,16 +259,16 @@ class DecodedInput:
             batch = step(batch)
         return batch
 
-    def _whole(self, records: BlockRecords, faults: Faults) -> Batch:
-        """Decode records all at once. Raises the error of the first one that cannot be used."""
-        try:
-            if faults:
-                raise faults[min(faults)]
-            return self._with_kept(self.decode(records), records)
-        except DocumentError as fault:
-            if 0 < fault.row < len(records) and not self.skips:
-                self._whole(_slice(records, 0, fault.row), {})
-            raise
+    def _first_fault(self, records: BlockRecords, fault: DocumentError) -> DocumentError:
+        """Return the error of the first record that cannot be used, given any: earlier ones may fail later checks."""
+        while 0 < fault.row < len(records):
+            records = _slice(records, 0, fault.row)
+            try:
+                self._with_kept(self.decode(records), records)
+            except DocumentError as earlier:
+                fault = earlier
+        fault.of_record = self.numbers_documents
+        return fault
 
     def _usable(self, records: BlockRecords, faults: Faults) -> Batch:
         """Decode records without those that cannot be used, whose errors are added to `faults`."""
