@@ -51,7 +51,7 @@ class Piece:
 
     The folder of the streams belongs to one request, that is, to the same options and files.
     """
-    number: int
+    input_number: int
     """Index of the input in the source."""
     input: DecodedInput
     """The piece, which can be read like any input."""
@@ -266,7 +266,7 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
         for part, piece in enumerate(input_.cut(size)):
             path = folder / f"{number:05d}-{part:05d}.arrow"
             made_from = f"{size} {content}"
-            pieces.append(Piece(path=path, made_from=made_from, number=number, input=piece, columns=stored))
+            pieces.append(Piece(path=path, made_from=made_from, input_number=number, input=piece, columns=stored))
     return pieces
 
 

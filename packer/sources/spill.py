@@ -108,7 +108,7 @@ def _unify_types(decoding: _Decoding, folder: AnyPath, engine: Engine) -> None:
 def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
     """Return the inputs of a source, with decoded streams in place of the inputs that were decoded."""
     inputs, opened = list(source.inputs), zip(pieces, open_all(pieces), strict=True)
-    for number, of_input in groupby(opened, key=lambda pair: pair[0].number):
+    for number, of_input in groupby(opened, key=lambda pair: pair[0].input_number):
         origin, parts = inputs[number], [part for _, part in of_input]
         inputs[number] = MappedLists(
             file=origin.file,
@@ -125,7 +125,7 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejectio
     """Return the rejected documents of decoded pieces, given the inputs that these were joined to."""
     first_lists = np.cumsum([0, *(input_.rows or 0 for input_ in inputs)])
     numbers, parts = array("q"), []
-    for number, of_input in groupby(pieces, key=lambda piece: piece.number):
+    for number, of_input in groupby(pieces, key=lambda piece: piece.input_number):
         first_list, lines = int(first_lists[number]), 0
         for piece in of_input:
             of_piece = piece.checkpoint()["rejected"]["lines"]
@@ -216,7 +216,8 @@ class _Decoding:
         """
         opened = open_all(self.pieces)
         streams = [
-            (piece.number, number, part) for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True))
+            (piece.input_number, number, part)
+            for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True))
         ]
         mapped = [(at, -1, input_) for at, input_ in enumerate(self.source.inputs) if isinstance(input_, MappedLists)]
         joined: dict[str, pa.DataType] = {}
@@ -293,7 +294,7 @@ class _Decoding:
         """Return the error for users about a document of a piece."""
         if not all(piece.is_written() for piece in self.pieces[:number]):  # another task is still decoding these
             return fault.in_source(None)
-        before = self.source.inputs[: self.pieces[number].number]
+        before = self.source.inputs[: self.pieces[number].input_number]
         mapped = sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists))
         return fault.in_source(sum(map(self.documents_of, range(number))) + mapped + fault.row)
 
