@@ -3,6 +3,8 @@
 Where gigatoken is installed, it tokenizes; the twin takes the tokens of transformers.
 """
 
+from datetime import datetime
+
 import pytest
 
 from packer.inputs.documents import DocumentError
@@ -25,6 +27,19 @@ REFUSALS = (
     "generation marks hold nothing",
 )
 """Why chats are refused in which no rendering of a beginning contradicts the whole."""
+
+
+class OneDay(datetime):
+    """The clock of transformers' templates, on the day that packer's have."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2024, 7, 26)
+
+
+@pytest.fixture(autouse=True)
+def _one_day(monkeypatch):
+    monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", OneDay)
 
 
 @pytest.fixture(scope="module")

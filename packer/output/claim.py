@@ -209,18 +209,17 @@ def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: boo
     others wait meanwhile. If the first one makes no progress for `patience` seconds, its lock is removed, which ends
     its claim.
     """
-    path, deadline = work / LOCK, time.monotonic() + _PREPARED_WITHIN
-    seen, since = b"", time.monotonic()
+    path, seen, since = work / LOCK, b"", time.monotonic()
     while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared:
         raise_if_interrupted()
         now, content = time.monotonic(), path.read_bytes() if path.is_file() else b""
-        if not content.startswith(_PREPARING):
-            if now > deadline:
-                break
-        elif content != seen:
+        is_preparing = content.startswith(_PREPARING)
+        if content != seen:
             seen, since = content, now
-        elif now - since > patience:
+        elif is_preparing and now - since > patience:
             path.unlink(missing_ok=True)
+        elif not is_preparing and now - since > _PREPARED_WITHIN:
+            break
         time.sleep(0.05)
     return lock
 
