@@ -112,7 +112,7 @@ def test_files_truncated_below_their_mapping_are_found(tmp_path):
 
 
 @pytest.mark.nightly(after=1)
-@pytest.mark.parametrize("where", ["ShardMaker.block", "plan"])
+@pytest.mark.parametrize("where", ["shard", "plan"])
 def test_a_source_truncated_while_it_is_read_gives_a_one_line_error(tmp_path, where):
     documents = [np.full(5_000, number).tolist() for number in range(1, 200)]
     source = write(tmp_path, "arrow", {"input_ids": documents})
@@ -120,7 +120,7 @@ def test_a_source_truncated_while_it_is_read_gives_a_one_line_error(tmp_path, wh
         import os, sys
         from packer.pipeline import packing, write_shards
         from packer.cli import main
-        owner, name = (write_shards.ShardMaker, "block") if {where!r} != "plan" else (packing, "read_documents")
+        owner, name = (write_shards.ShardMaker, "batches_of") if {where!r} != "plan" else (packing, "read_documents")
         whole = getattr(owner, name)
         def cut(*args, **options):
             os.truncate({str(source)!r}, 8192)
