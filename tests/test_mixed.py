@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks.bench_rows import shuffled
 from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.mixed import NEAR, draw_rows
 from packer.report.row_figures import RowSums
 from tests.helpers import naive
-from tests.helpers.made_figures import shuffled
 
 orders = st.integers(1, 40).flatmap(
     lambda max_len: st.tuples(st.just(max_len), st.lists(st.integers(1, max_len), max_size=80))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bench_rows import shuffled
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.options import PackOptions
@@ -15,7 +16,6 @@ from packer.plan.make_plan import plan_lengths
 from packer.plan.segments import cut_documents
 from packer.report.row_figures import RowSums
 from tests.helpers import naive
-from tests.helpers.made_figures import shuffled
 from tests.helpers.small import shrink
 
 

@@ -3,9 +3,7 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packer.algorithms.sequential import sequential
 from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
 from packer.report.dataset_figures import Figures
@@ -17,15 +15,6 @@ def rows_of(rows: list[list[int]], max_len: int) -> RowFigures:
     """Figures of rows of these segment lengths."""
     sums = RowSums(max_len)
     sums.add(np.concatenate([np.array(row) for row in rows]), np.cumsum([0, *map(len, rows)]))
-    return sums.finish()
-
-
-def shuffled(histogram: NDArray[np.int64]) -> RowFigures:
-    """Figures of a shuffled corpus: segments in random order, in rows that end before an overflow."""
-    lengths = np.repeat(np.arange(len(histogram), dtype=np.int32), histogram)
-    lengths = np.random.default_rng(0).permutation(lengths)
-    sums = RowSums(len(histogram) - 1)
-    sums.add(lengths, sequential(lengths, len(histogram) - 1).row_starts)
     return sums.finish()
 
 
