@@ -96,7 +96,7 @@ def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[st
 
 
 def _text_identity(text: TextIdentity) -> str:
-    from packer.text.text_columns import HISTORY, OF_CHATS
+    from packer.inputs.meanings import HISTORY, OF_CHATS
 
     first, *others = text.columns
     # at most two columns are in every source: others, such as a prompt's, are read where they exist

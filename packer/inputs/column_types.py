@@ -16,7 +16,8 @@ from packer.arrow import as_arrow, is_numeric, of_one_type
 from packer.arrow import compute as pc
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.inputs.documents import MASKS, Columns, DocumentError, columns_of_side
+from packer.inputs.documents import Columns, DocumentError, columns_of_side
+from packer.inputs.meanings import MASKS, names
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
 _REASONS = (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError)  # raised by pyarrow
@@ -273,7 +274,7 @@ def _has_odd_bool(value: object, kind: pa.DataType) -> bool:
     return False
 
 
-_TEXT = {"text", "prompt", "instruction", "question", "messages", "conversations", *ROLES}  # columns of text
+_TEXT = {*names("record", "text", "prompt", "chat", "answer")}
 
 TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
 

@@ -134,19 +134,6 @@ def too_long(unit: str) -> str:
     return f"the record has more than {MOST_RECORD:,} {unit}, the limit; split it into several, or remove it"
 
 
-TURN_STARTS = "turn_starts"
-"""Column with the indices of the tokens that begin a turn of a chat: lists of integers, ascending.
-
-When packer tokenizes a chat, a token that spans the border of two turns belongs to the later one.
-"""
-
-ATTENTION = "attention_mask"
-"""Column that is 1 at tokens and 0 at padding."""
-
-MASKS = ("loss_mask", "completion_mask", "assistant_masks", ATTENTION)
-"""Columns of 0 and 1 per token, as trainers and tokenizers write them. No loss where one of the first three is 0."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
     """A file of a source, as named in the manifest."""

@@ -23,14 +23,7 @@ from packer.arrow import compute as pc
 from packer.errors import PackerError
 from packer.inputs import format_reader
 from packer.inputs.column_types import infer, join, require_column, require_lists
-from packer.inputs.documents import (
-    MASKS,
-    Columns,
-    DocumentError,
-    SourceFile,
-    place_of_row,
-    reading,
-)
+from packer.inputs.documents import Columns, DocumentError, SourceFile, place_of_row, reading
 from packer.inputs.format_reader import CODECS, DecodedInput, Reader, decoded_lists
 from packer.inputs.line_blocks import (
     array_blocks,
@@ -45,6 +38,7 @@ from packer.inputs.line_blocks import (
     spellings,
 )
 from packer.inputs.list_checks import BlockRecords, Faults
+from packer.inputs.meanings import MASKS
 from packer.system_errors import shortage
 
 _FIRST = 1 << 16  # bytes read at once to find the first record

@@ -20,9 +20,7 @@ from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
 from packer.inputs.column_types import as_plain, cast_to_common_type, infer, is_list, require_lists, shown
 from packer.inputs.documents import (
-    ATTENTION,
     LONGEST,
-    MASKS,
     Batch,
     Columns,
     DocumentError,
@@ -31,6 +29,7 @@ from packer.inputs.documents import (
     value_message,
     wrong_values,
 )
+from packer.inputs.meanings import ATTENTION, MASKS
 from packer.manifest_fields import Reason
 from packer.token_memory import list_lengths
 

@@ -17,7 +17,8 @@ from packer.checkpoints import Checkpoints
 from packer.column_names import NO_LOSS
 from packer.engine import DecodePool, Engine
 from packer.errors import SourceError
-from packer.inputs.documents import TURN_STARTS, reading
+from packer.inputs.documents import reading
+from packer.inputs.meanings import TURN_STARTS
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import Account
 from packer.options import CutOptions, PackOptions

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from packer.errors import OtherSourceError, PackerError
+from packer.inputs.meanings import OF_CHATS, OF_PROMPTS
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import FileIdentity, SourceIdentity
 from packer.options import ReadOptions
@@ -20,7 +21,6 @@ from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
 from packer.sources.tokenized_source import open_tokens
 from packer.stores import AnyPath, any_path
-from packer.text.text_columns import OF_CHATS, OF_PROMPTS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

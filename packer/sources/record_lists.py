@@ -12,17 +12,11 @@ from packer.arrow import as_arrow
 from packer.column_names import ROLES
 from packer.errors import PackerError, SourceError
 from packer.inputs.column_types import as_plain, find_columns, is_list, require_column
-from packer.inputs.documents import (
-    MASKS,
-    Batch,
-    Columns,
-    DocumentError,
-    columns_of_side,
-    null_message,
-)
+from packer.inputs.documents import Batch, Columns, DocumentError, columns_of_side, null_message
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import BlockRecords, as_lists, check_list, check_lists, first_fault, int32_lists
+from packer.inputs.meanings import MASKS
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
 from packer.sources.record_sources import source_of_records

@@ -12,25 +12,17 @@ import pyarrow as pa
 
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.inputs.column_types import refuse_twins
-from packer.inputs.documents import COLUMNS, TURN_STARTS, DocumentError
+from packer.inputs.documents import COLUMNS, DocumentError
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
+from packer.inputs.meanings import OF_CHATS, OF_PROMPTS, TURN_STARTS
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
 from packer.sources.record_sources import source_of_records
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
 from packer.text.conversations import holds_messages
-from packer.text.text_columns import (
-    JSON,
-    OF_CHATS,
-    OF_PROMPTS,
-    Records,
-    as_chats,
-    column_values,
-    recognize,
-    recognize_pairs,
-)
+from packer.text.text_columns import JSON, Records, as_chats, column_values, recognize, recognize_pairs
 from packer.text.text_encoder import Encoder
 
 Fields: TypeAlias = pa.Schema | Mapping[str, object]

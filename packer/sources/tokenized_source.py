@@ -11,10 +11,11 @@ import numpy as np
 from packer.errors import PackerError, SourceError
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
-from packer.inputs.documents import ATTENTION, MASKS, TURN_STARTS, Columns, SourceFile, reading
+from packer.inputs.documents import Columns, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usual_widths
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
+from packer.inputs.meanings import ATTENTION, MASKS, TURN_STARTS
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
 from packer.sources.find_source import column_names, for_each_file

@@ -14,28 +14,27 @@ from itertools import chain
 from typing import Any
 
 from packer.inputs.documents import DocumentError
+from packer.inputs.meanings import (
+    HISTORY,
+    MARKS,
+    OF_PROMPTS,
+    REASONING,
+    ROLE_NAMES,
+    SHAREGPT_ROLES,
+    SYSTEM,
+    TEMPLATE_KWARGS,
+    TOOLS,
+    names,
+)
 from packer.manifest_fields import Reason
 from packer.options.choices import TrainOn
-from packer.text.text_columns import HISTORY, OF_PROMPTS, SYSTEM, TEMPLATE_KWARGS, TOOLS, Records
+from packer.text.text_columns import Records
 
 Message = dict[str, Any]
 
-_SHAREGPT = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "observation": "tool",
-    "function_call": "assistant",
-}
-_ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")}
-_REASONING = ("reasoning_content", "thinking", "reasoning")
-_ROLES |= {"observation": "tool", "function_call": "assistant"}
 IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see docs/how-to/images.md"
 """Remedy for documents that are not text alone."""
-_NO_TEXT = {"role", "name", "weight", "train"}
+_NO_TEXT = {"name", *names("message", "role"), *MARKS}
 """Fields of a message that are not part of its content."""
 
 
@@ -262,9 +261,9 @@ def _message(message: Any, where: str) -> Message:
     # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
     message = {key: value for key, value in message.items() if value is not None}
     if "role" in message:
-        role, known = message["role"], _ROLES
+        role, known = message["role"], ROLE_NAMES
     elif "from" in message:
-        role, known = message.pop("from"), _SHAREGPT
+        role, known = message.pop("from"), SHAREGPT_ROLES
         if "value" in message:
             message["content"] = message.pop("value")
     else:
@@ -288,7 +287,7 @@ def _message(message: Any, where: str) -> Message:
     message = {key: value if type(value) is str else plain(value, where) for key, value in message.items()}
     message["role"] = known[role]
     # the names under which templates read the reasoning of an answer, as transformers gives them from 5 on
-    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    reasoning = next((message[name] for name in REASONING if name in message), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
@@ -308,7 +307,7 @@ def _is_plain(message: object) -> bool:
     if type(message) is not dict or len(message) != 2:
         return False
     role, content = message.get("role"), message.get("content")
-    return type(role) is str and _ROLES.get(role) == role and type(content) is str and content.isascii()
+    return type(role) is str and ROLE_NAMES.get(role) == role and type(content) is str and content.isascii()
 
 
 def plain(value: Any, where: str) -> Any:

@@ -11,13 +11,13 @@ from typing import Any
 from jinja2 import Template, TemplateError
 
 from packer.errors import OtherSourceError, PackerError
+from packer.inputs.meanings import TEMPLATE_KWARGS
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.progress import raise_if_interrupted
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, record_error
 from packer.text.template_environment import compiled
-from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
 
 _SHORT_CHAT = [

@@ -11,6 +11,7 @@ import pyarrow as pa
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
 from packer.inputs.documents import DocumentError
+from packer.inputs.meanings import HISTORY, OF_CHATS, PLACEHOLDERS, PROMPTS, names
 from packer.options.choices import TrainOn
 
 RecordKind = Literal["text", "prompt+completion", "chat", "pair"]
@@ -23,34 +24,16 @@ TRAIN_ON: dict[RecordKind, tuple[TrainOn, ...]] = {
 }
 """Values of `train_on` for each kind of document; the first is the default."""
 
-SYSTEM, TOOLS, TEMPLATE_KWARGS, HISTORY = "system", "tools", "chat_template_kwargs", "history"
-OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
-"""Columns that are read in addition to messages."""
-OF_PROMPTS = (SYSTEM, HISTORY)
-"""Columns of a prompt that only a chat template can write: a system prompt, and earlier questions with answers."""
-
-PLACEHOLDERS = {f"{column}{plural}": f"<{column}>" for column in ("image", "video", "audio") for plural in ("", "s")}
-"""What stands in a text for the values of a column that are not text, as in LLaVA and LLaMA-Factory."""
-
 JSON = ":json"
 """Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""
 
 _NAMED = "name them by --text-column, as in question,chosen,rejected"
 
-_PROMPTS: dict[tuple[str, str], str | None] = {
-    ("prompt", "response"): None,
-    ("instruction", "output"): "input",  # Alpaca
-    ("instruction", "response"): "context",  # Dolly
-    ("question", "answer"): "context",
-}
-"""Columns of a prompt and its completion, separated by an empty line, and the column that follows in the prompt."""
-
 _KNOWN: dict[tuple[str, ...], RecordKind] = {
-    ("text",): "text",
+    **{(column,): "text" for column in names("record", "text")},
     ("prompt", "completion"): "prompt+completion",
-    **dict.fromkeys(_PROMPTS, "prompt+completion"),
-    ("messages",): "chat",
-    ("conversations",): "chat",
+    **dict.fromkeys(PROMPTS, "prompt+completion"),
+    **{(column,): "chat" for column in names("record", "chat")},
 }
 
 
@@ -109,7 +92,7 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
             f"{name}: '{column}' is a string where a list of messages is expected; if it holds the list as JSON, say "
             f"--text-column {column}{JSON}"
         )
-    follows = next((follows for pair, follows in _PROMPTS.items() if pair == columns), None)
+    follows = next((follows for pair, follows in PROMPTS.items() if pair == columns), None)
     if follows is not None and conversational:
         raise PackerError(f"{name}: {_joined(columns)} are lists; rename lists of messages to prompt and completion")
     return Records(
@@ -119,7 +102,7 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
-        separated=columns in _PROMPTS and not conversational,
+        separated=columns in PROMPTS and not conversational,
         input_column=follows,
     )
 
@@ -237,7 +220,7 @@ def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
 
 def _named_columns(shapes: Mapping[str, str], name: str, text_column: str) -> tuple[str, ...]:
     columns = names_in(text_column)
-    columns = next((pair for pair, follows in _PROMPTS.items() if {*pair, follows} == {*columns}), columns)
+    columns = next((pair for pair, follows in PROMPTS.items() if {*pair, follows} == {*columns}), columns)
     missing = next((column for column in columns if column not in shapes), None)
     if missing is not None or len(columns) > 2:
         what = f"no column '{missing}'" if missing is not None else f"{len(columns)} columns named where two can be"

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.inputs.documents import TURN_STARTS, Batch, DocumentError
+from packer.inputs.documents import Batch, DocumentError
 from packer.inputs.list_checks import as_lists, joined_batches
+from packer.inputs.meanings import PLACEHOLDERS, TURN_STARTS
 from packer.manifest_fields import TextIdentity
 from packer.options import ReadOptions
 from packer.options.choices import TrainOn
@@ -35,7 +36,7 @@ from packer.text.conversations import (
 )
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
-from packer.text.text_columns import PLACEHOLDERS, TRAIN_ON, Records, column_values
+from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import MarkedText, TextTokens, TokenPlaces
 

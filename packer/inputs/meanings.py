@@ -1,0 +1,196 @@
+"""What the fields of a source mean for training: one table of the names that tools write.
+
+Every field of a record, a message or a part of its content, and every column of a tokenized source, is
+
+- used, or carried by --keep;
+- known to mean nothing for training;
+- known, with a meaning that packer cannot keep, and therefore refused by its name;
+- unknown, and named once in the summary.
+
+Readers, refusals, warnings, advice about columns and docs/reference/fields.md follow from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container
+from typing import Literal, NamedTuple, TypeAlias
+
+from packer.column_names import ROLES
+
+Place: TypeAlias = Literal["record", "message", "part", "tokens"]
+"""Where a field stands: in a record of text, a message of a chat, a part of a message's content, or as a column of a
+tokenized source."""
+
+Means: TypeAlias = Literal[
+    # of a record
+    "text",
+    "prompt",
+    "input",  # follows the prompt
+    "completion",
+    "chat",
+    "answer",  # of a preference pair
+    "system",
+    "tools",
+    "template_arguments",
+    "history",
+    "media",
+    # of a message or a part
+    "role",
+    "content",
+    "template",  # read by chat templates alone
+    "reasoning",
+    "trained",  # whether it is trained
+    "untrained",  # whether it is context only
+    "spans",  # which characters of it are trained
+    # of a column of tokens
+    "token_ids",
+    "labels",
+    "mask",  # 1 where tokens are trained
+    "inverse_mask",  # 1 where tokens are not trained
+    "prompt_length",  # number of tokens at the beginning that are not trained
+    "attention",
+    "turns",
+    # of a column of rows that another tool has packed
+    "lengths",
+    "offsets",
+    "starts",
+    "positions",
+    "numbers",
+    # of any field
+    "nothing",
+    "refused",
+]
+
+
+class Field(NamedTuple):
+    """A field by its name."""
+
+    name: str
+    means: Means
+    by: str
+    """Tools or datasets that write it."""
+    note: str = ""
+    """Why it means nothing for training, or what to do about a field that is refused."""
+
+
+_MEDIA = "LLaVA, LLaMA-Factory, TRL"
+
+FIELDS: dict[Place, tuple[Field, ...]] = {
+    "record": (
+        Field("text", "text", "most corpora"),
+        Field("prompt", "prompt", "TRL, OpenAI"),
+        Field("instruction", "prompt", "Alpaca, Dolly"),
+        Field("question", "prompt", "GSM8K and other questions with answers"),
+        Field("input", "input", "Alpaca"),
+        Field("context", "input", "Dolly, SQuAD"),
+        Field("completion", "completion", "TRL, OpenAI"),
+        Field("response", "completion", "Dolly"),
+        Field("output", "completion", "Alpaca"),
+        Field("answer", "completion", "GSM8K and other questions with answers"),
+        Field("messages", "chat", "OpenAI, TRL"),
+        Field("conversations", "chat", "ShareGPT"),
+        *(Field(role, "answer", "TRL, preference pairs") for role in ROLES),
+        Field("system", "system", "ShareGPT, LLaMA-Factory"),
+        Field("tools", "tools", "OpenAI, TRL"),
+        Field("chat_template_kwargs", "template_arguments", "TRL"),
+        Field("history", "history", "LLaMA-Factory"),
+        *(Field(f"{media}{s}", "media", _MEDIA) for media in ("image", "video", "audio") for s in ("", "s")),
+    ),
+    "message": (
+        Field("role", "role", "OpenAI"),
+        Field("from", "role", "ShareGPT"),
+        Field("content", "content", "OpenAI"),
+        Field("value", "content", "ShareGPT"),
+        Field("weight", "trained", "OpenAI, ShareGPT"),
+        Field("train", "trained", "Axolotl"),
+        Field("reasoning_content", "reasoning", "DeepSeek, Qwen"),
+        Field("thinking", "reasoning", "gpt-oss"),
+        Field("reasoning", "reasoning", "OpenRouter"),
+        Field("name", "template", "OpenAI"),
+        Field("tool_calls", "template", "OpenAI"),
+        Field("tool_call_id", "template", "OpenAI"),
+    ),
+    "part": (
+        Field("type", "role", "OpenAI"),
+        Field("text", "content", "OpenAI"),
+    ),
+    "tokens": (
+        Field("input_ids", "token_ids", "Hugging Face tokenizers"),
+        Field("labels", "labels", "Hugging Face trainers"),
+        Field("loss_mask", "mask", "Megatron-LM, NeMo"),
+        Field("completion_mask", "mask", "TRL"),
+        Field("assistant_masks", "mask", "transformers, TRL"),
+        Field("attention_mask", "attention", "Hugging Face tokenizers"),
+        Field("turn_starts", "turns", "packer tokenize"),
+    ),
+}
+"""The table."""
+
+PROMPTS: dict[tuple[str, str], str | None] = {
+    ("prompt", "response"): None,
+    ("instruction", "output"): "input",
+    ("instruction", "response"): "context",
+    ("question", "answer"): "context",
+}
+"""Columns of a prompt and its completion, separated by an empty line, and the column that follows in the prompt."""
+
+ROLE_NAMES = {
+    **{role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")},
+    "observation": "tool",
+    "function_call": "assistant",
+}
+"""Roles of messages, and the roles that chat templates know."""
+
+SHAREGPT_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    **{role: ROLE_NAMES[role] for role in ("user", "assistant", "system", "tool", "observation", "function_call")},
+}
+"""Roles of messages in the format of ShareGPT, and the roles that chat templates know."""
+
+
+def names(place: Place, *means: Means) -> tuple[str, ...]:
+    """Return the names of the fields with one of these meanings, in the order of the table."""
+    return tuple(field.name for field in FIELDS[place] if field.means in means)
+
+
+def fields_in(place: Place, found: Collection[str]) -> dict[str, Field]:
+    """Return the known fields among the names that were found, by name."""
+    return {field.name: field for field in FIELDS[place] if field.name in found}
+
+
+def unknown_in(place: Place, found: Collection[str], used: Container[str] = ()) -> list[str]:
+    """Return the names that nothing reads: neither in the table nor used otherwise."""
+    known = fields_in(place, found)
+    return [name for name in found if name not in known and name not in used]
+
+
+SYSTEM, TOOLS, TEMPLATE_KWARGS, HISTORY = names("record", "system", "tools", "template_arguments", "history")
+OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
+"""Columns that are read in addition to messages."""
+OF_PROMPTS = (SYSTEM, HISTORY)
+"""Columns of a prompt that only a chat template can write: a system prompt, and earlier questions with answers."""
+
+PLACEHOLDERS = {name: f"<{name.removesuffix('s')}>" for name in names("record", "media")}
+"""What stands in a text for the values of a column that are not text, as in LLaVA and LLaMA-Factory."""
+
+REASONING = names("message", "reasoning")
+"""Names under which chat templates read the reasoning of an answer."""
+
+MARKS = names("message", "trained", "untrained")
+"""Fields of a message that say whether it is trained."""
+
+(ATTENTION,) = names("tokens", "attention")
+"""Column that is 1 at tokens and 0 at padding."""
+
+(TURN_STARTS,) = names("tokens", "turns")
+"""Column with the indices of the tokens that begin a turn of a chat: lists of integers, ascending.
+
+When packer tokenizes a chat, a token that spans the border of two turns belongs to the later one.
+"""
+
+LOSS_MASKS = names("tokens", "mask", "inverse_mask")
+"""Columns with a number per token that says whether it is trained."""
+
+MASKS = (*LOSS_MASKS, ATTENTION)
+"""Columns of 0 and 1 per token, as trainers and tokenizers write them."""
