@@ -8,6 +8,7 @@ from hypothesis import example, given
 
 from packer.algorithms import ALGORITHMS, get_algorithm
 from packer.algorithms.bounds import lower_bound
+from packer.algorithms.first_fit import first_fit_decreasing
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
@@ -20,6 +21,7 @@ UNRESTRICTED = [name for name, known in ALGORITHMS.items() if known.solve and na
 
 TWINS = [
     (best_fit_decreasing, naive.best_fit_decreasing),
+    (first_fit_decreasing, naive.first_fit_decreasing),
     (spfhp, naive.spfhp),
 ]
 

@@ -67,12 +67,14 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
         assert {field: rows[name][field] for field in expected} == expected
         assert rows[name]["segments_per_row"]["max"] == max(map(len, made))
     segments = [length for _, _, length in naive.cut_documents(lengths, 40, "split")]
+    assert rows["ffd"]["rows"] == len(naive.first_fit_decreasing(segments, 40, 5))
     assert rows["bfd"]["rows"] == len(naive.best_fit_decreasing(segments, 40, 5))
     assert rows["bfd"]["speedup"] == len(segments) / rows["bfd"]["rows"]
     assert rows["bfd"]["packing_factor"] == sum(map(bool, lengths)) / rows["bfd"]["rows"]
     assert rows["bfd"]["documents_split"] == sum(length > 40 for length in lengths)
     assert rows["wrapped"]["documents_split"] > rows["bfd"]["documents_split"]
     assert rows["bfd"]["gap"] == rows["bfd"]["rows"] / content["lower_bound"] - 1
+    assert rows["wrapped"]["gap"] is None
     assert content["lower_bound"] >= lower_bound(np.bincount(segments, minlength=41), 5)
     assert content["lower_bound"] <= min(row["rows"] for row in rows.values() if row["keeps_whole"])
     assert all(row["seconds"] >= 0 for row in rows.values())

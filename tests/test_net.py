@@ -158,7 +158,7 @@ PACKS = {
     "one shard": (parquet, {"shard_size": "1GB"}),
     **{
         f"algorithm {name}": (parquet, {"algorithm": name})
-        for name in ("mixed", "bfd", "optimal", "sequential", "wrapped")
+        for name in ("mixed", "bfd", "ffd", "optimal", "sequential", "wrapped")
     },
     "three segments a row": (parquet, {"max_segments": 3}),
     **{f"{name}, three segments a row": (parquet, {"max_segments": 3, "algorithm": name}) for name in ("optimal",)},

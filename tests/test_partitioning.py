@@ -108,7 +108,8 @@ def test_auto_packs_a_few_documents_into_the_fewest_rows_there_can_be(case, max_
 
 def assert_no_solver_needs_fewer_rows(lengths, max_len):
     rows = {
-        name: planned(lengths, max_len, algorithm=name)[0].totals.rows for name in ("auto", "bfd", "spfhp", "optimal")
+        name: planned(lengths, max_len, algorithm=name)[0].totals.rows
+        for name in ("auto", "bfd", "ffd", "spfhp", "optimal")
     }
     assert rows["auto"] == min(rows.values())
 

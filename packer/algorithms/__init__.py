@@ -115,6 +115,11 @@ ALGORITHMS: dict[str, Algorithm] = {
             solve=_in_file("open_packs", "best_fit_decreasing"),
         ),
         Algorithm(
+            name="ffd",
+            summary="First-fit decreasing: the longest first, each into the first pack that takes it.",
+            solve=_in_file("first_fit", "first_fit_decreasing"),
+        ),
+        Algorithm(
             name="optimal",
             summary="Column generation: within a pack or so of a proven bound; seconds where lengths are many.",
             solve=_in_file("optimal", "solve"),

@@ -59,9 +59,9 @@ class Comparison:
         whole = [figures for figures in self.outcomes if figures.options.keeps_whole]
         return max(figures.totals.lower_bound for figures in whole or self.outcomes)
 
-    def gap(self, figures: Figures) -> float:
-        """Return the rows above the lower bound as a share of it; negative if cut documents made fewer possible."""
-        return figures.rows / self.lower_bound - 1
+    def gap(self, figures: Figures) -> float | None:
+        """Return the rows above the lower bound as a share of it; None if documents are cut, so that it is no bound."""
+        return figures.rows / self.lower_bound - 1 if figures.options.keeps_whole else None
 
     def to_dict(self) -> dict[str, object]:
         """Return what `packer stats --json` prints: the figures of each, and which is best, as values for JSON."""
@@ -133,7 +133,7 @@ class Comparison:
             "  algorithm": [*map(self._marked, found), *(f"  {name}" for name in self.failures)],
             "rows": [f"{each.rows:,}" for each in found] + none,
             "full": [_exact_percent(each.totals.efficiency) for each in found] + none,
-            "gap": [_exact_percent(self.gap(each)) for each in found] + none,
+            "gap": ["-" if (gap := self.gap(each)) is None else _exact_percent(gap) for each in found] + none,
             "mixed": [f"{each.row_figures.within_row_share:.2f}" for each in found] + none,
             "split": [f"{each.totals.documents_split:,}" for each in found] + none,
             "seconds": seconds + none,
@@ -158,7 +158,7 @@ class Comparison:
         fewest, gap = "* the fewest rows", "gap: rows above the lower bound"
         if not all(figures.options.keeps_whole for figures in self.outcomes):
             fewest += " of those that keep documents whole"
-            gap += "; below 0 where documents that fit a row were cut"
+            gap += "; none where documents that fit a row are cut"
         notes = [
             fewest,
             gap,
@@ -187,7 +187,5 @@ class Comparison:
 
 def _exact_percent(ratio: float) -> str:
     """Format a ratio with three decimals, or more if these would be 0% or 100% only by rounding; above 1 with one."""
-    if ratio < 0:
-        return f"-{_exact_percent(-ratio)}"
     text = f"{ratio:.3%}" if ratio <= 1 else f"{ratio:.1%}"
     return percent(ratio) if text in ("0.000%", "100.000%") else text

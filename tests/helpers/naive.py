@@ -20,6 +20,18 @@ def best_fit_decreasing(lengths, capacity, max_segments=None):
     return packs
 
 
+def first_fit_decreasing(lengths, capacity, max_segments=None):
+    """The pack that was opened first takes the segment."""
+    packs = []
+    for length in sorted(lengths, reverse=True):
+        takers = _takers(packs, length, capacity, max_segments)
+        if takers:
+            takers[0].append(length)
+        else:
+            packs.append([length])
+    return packs
+
+
 def spfhp(lengths, capacity, max_segments=None):
     """Worst fit, but a pack that was opened for a length takes no second segment of that length."""
     packs = []

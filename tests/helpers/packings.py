@@ -79,7 +79,7 @@ def packings(draw) -> Packing:
     align = draw(st.sampled_from([1, 1, 2, 4]))
     max_len = align * draw(st.integers(3, 9))
     longest = max_len * draw(st.integers(1, 4))
-    algorithm = draw(st.sampled_from(["auto", "bfd", "optimal", "sequential", "wrapped"]))
+    algorithm = draw(st.sampled_from(["auto", "bfd", "ffd", "optimal", "sequential", "wrapped"]))
     long = draw(st.sampled_from(["split", "truncate", "drop"]))
     options = {
         "max_len": max_len,
