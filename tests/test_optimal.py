@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import highspy
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import packer
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.column_generation import certified_bound
 from packer.algorithms.exact_fill import exact_fill
@@ -255,3 +257,35 @@ def test_a_limit_that_binds_leaves_a_small_gap_in_long_packs():
     histogram = heavy_tailed(4096, 1)
     assert best_fit_decreasing(histogram, 8).packs > 1.1 * lower_bound(histogram, 8)
     assert spread(histogram, 8).packs <= 1.003 * lower_bound(histogram, 8)
+
+
+# ---- HiGHS elsewhere in the process ----
+
+_ANY_THREADS = """
+import sys, highspy, packer
+other = highspy.Highs()
+other.setOptionValue("threads", int(sys.argv[1]))
+other.addVariable(0, 1)
+other.run()
+print(packer.stats(sys.argv[2], max_len=100, algorithm="optimal").totals.rows)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_do_not_depend_on_how_other_code_ran_highs_in_the_process(tmp_path, threads):
+    counts = {41: 70, 34: 130, 27: 90, 19: 210, 12: 45}
+    histogram = tmp_path / "lengths.csv"
+    histogram.write_text("length,count\n" + "".join(f"{length},{count}\n" for length, count in counts.items()))
+    fewest = packer.stats(histogram, max_len=100, algorithm="optimal").totals.rows
+    assert fewest < packer.stats(histogram, max_len=100, algorithm="bfd").totals.rows
+    command = [sys.executable, "-c", _ANY_THREADS, str(threads), str(histogram)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(printed.split()[-1]) == fewest
+
+
+def test_a_linear_program_that_highs_leaves_unsolved_is_said(monkeypatch, caplog):
+    histogram = histogram_of(100, {41: 70, 34: 130, 27: 90, 19: 210, 12: 45})
+    monkeypatch.setattr(highspy.Highs, "run", lambda self: highspy.HighsStatus.kError)
+    patterns = solve(histogram)
+    assert_valid(patterns, histogram, None)
+    assert "HiGHS left a linear program unsolved (kError, " in caplog.text

@@ -21,6 +21,10 @@ NEW_COLUMNS = 100
 """Most patterns that a round adds, the most valuable first."""
 
 
+class UnsolvedError(Exception):
+    """Raised if HiGHS neither solves a linear program nor stops at its limit of iterations; its solution is zeros."""
+
+
 class ColumnGeneration:
     """A linear program over the patterns of a histogram; every `step` solves it and adds patterns.
 
@@ -181,7 +185,7 @@ class Master:
         self.lengths = len(demand)
         self.iterations = 0  # simplex iterations so far
         self._infinity: float = highspy.kHighsInf
-        self._optimal = highspy.HighsModelStatus.kOptimal
+        self._error, self._status = highspy.HighsStatus.kError, highspy.HighsModelStatus
         # subtle: HiGHS 1.16 prints its version when callbacks are enabled, before `output_flag` can be set
         solver: type[highspy.Highs] = type("Solver", (highspy.Highs,), {"enableCallbacks": lambda self: None})
         self._highs = solver()
@@ -217,12 +221,20 @@ class Master:
         """Solve the linear program, or stop after so many simplex iterations.
 
         Returns how often each pattern is used, shape (patterns,); what a place of each length is worth, shape
-        (lengths,); and whether that is optimal.
+        (lengths,); and whether that is optimal. Raises an UnsolvedError if HiGHS ends in any other way.
         """
         self._highs.setOptionValue("simplex_iteration_limit", iterations)
-        self._highs.run()
+        ended = self._highs.run()
+        if ended == self._error:
+            # subtle: HiGHS refuses another number of threads than the first one in the process, where other code may
+            # have run it; 0 takes what there is, and the simplex method uses one in any case
+            self._highs.setOptionValue("threads", 0)
+            ended = self._highs.run()
         self.iterations += max(0, int(self._highs.getInfo().simplex_iteration_count))
-        exact = self._highs.getModelStatus() == self._optimal
+        status = self._highs.getModelStatus()
+        exact = status == self._status.kOptimal
+        if ended == self._error or not (exact or status == self._status.kIterationLimit):
+            raise UnsolvedError(f"{ended.name}, {status.name}")
         solution = self._highs.getSolution()
         packs = np.array(solution.col_value)[max(0, self.lengths - 1) :]
         return np.maximum(packs, 0.0), np.maximum(np.array(solution.row_dual), 0.0), exact

@@ -4,6 +4,7 @@ The search begins with heuristics, goes on with linear programs from coarse to e
 solutions, and decides when to stop.
 """
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.column_generation import ColumnGeneration, pricing_work
+from packer.algorithms.column_generation import ColumnGeneration, UnsolvedError, pricing_work
 from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.patterns import Patterns, Rows
@@ -20,6 +21,7 @@ from packer.algorithms.round_patterns import follow_templates, joined_patterns, 
 from packer.algorithms.worst_fit import deepest, spread
 
 _packs = attrgetter("packs")
+log = logging.getLogger(__name__)
 
 ROUNDS, COLUMNS, WORK = 60, 6_000, 40_000_000
 """Limits of `auto`: a second or two. They are counts, so that every machine gives the same patterns."""
@@ -131,7 +133,12 @@ class Search:
             program = ColumnGeneration(self._histogram, self._limit, knots=knots, values=values)
             for patterns in self.starts:
                 program.add_patterns(patterns if knots is None else _some(patterns, COLUMNS_PER_KNOT * len(knots)))
-            if not self._solve(program, coarse=knots is not None):
+            try:
+                may_go_on = self._solve(program, coarse=knots is not None)
+            except UnsolvedError as error:
+                log.warning("HiGHS left a linear program unsolved (%s), so there may be more rows than needed", error)
+                break
+            if not may_go_on:
                 break
             # what a coarse program found is where the next one begins
             values = program.values
