@@ -485,6 +485,34 @@ def test_ordinary_documents_are_trees_of_one_node(tmp_path):
     assert (ends, positions) in (([3, 3, 3, 5, 5], [0, 1, 2, 0, 1]), ([2, 2, 5, 5, 5], [0, 1, 0, 1, 2]))
 
 
+LATER_ANSWER = {
+    "samples": (
+        {"input_ids": [[5, 6], [5, 6]], "labels": [[-100, -100], [-100, 6]]},
+        {"share_prefixes": True},
+    ),
+    "a pair": (
+        {
+            "chosen_input_ids": [5, 6],
+            "chosen_labels": [-100, -100],
+            "rejected_input_ids": [5, 6],
+            "rejected_labels": [-100, 6],
+        },
+        {"pairs": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LATER_ANSWER)
+def test_equal_answers_are_trained_as_the_one_that_trains_them(tmp_path, kind):
+    record, options = LATER_ANSWER[kind]
+    source = write_lines(tmp_path / "samples.jsonl", [record])
+    packer.pack(source, tmp_path / "out", max_len=8, **options)
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    (batch,) = packer.batches(packer.load(tmp_path / "out"), rows=1, format="tree", keep=[], tensors="numpy")
+    assert batch["input_ids"].ravel().tolist() == [5, 6]
+    assert batch["segments"]["answer_of_token"].ravel().tolist() == [1, 1]
+
+
 def test_a_static_shape_and_padding_see_nothing_else(made):
     _, out = made
     dataset = packer.load(out)

@@ -110,14 +110,15 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     if not stored:
         return batch._replace(counts=counts)
     extra = {name: values.take(as_arrow(trees.documents)) for name, values in batch.extra.items()}
-    # three numbers for each node of each tree, none for a tree of one node, which is an ordinary document
+    # three numbers for each node of each tree; none for an ordinary document, whose only node its first document trains
     nodes = np.diff(trees.node_ends, prepend=0)
-    is_tree = nodes > 1
+    last_answers = np.append(trees.nodes[:, 2], 0)[trees.node_ends - 1]
+    firsts = trees.documents - np.searchsorted(records, records[trees.documents])
+    is_tree = (nodes > 1) | ((nodes == 1) & (last_answers != firsts))
     kept = trees.nodes[np.repeat(is_tree, nodes)].reshape(-1)
     extra[TREE] = _lists(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))
     if numbered:
-        first_of_records = np.searchsorted(records, records[trees.documents])
-        extra[ANSWER] = as_arrow((trees.documents - first_of_records).astype(np.int32))
+        extra[ANSWER] = as_arrow(firsts.astype(np.int32))
     tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}
     lengths = np.diff(trees.ends, prepend=0)
     rejected = {tree_of[int(records[one.row])]: one for one in batch.rejected}
