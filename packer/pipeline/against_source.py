@@ -30,7 +30,7 @@ from packer.plan.cutting import Chunk, SegmentReader, each_chunk
 from packer.plan.rows import located_pieces
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress
-from packer.shards.check_shards import differences
+from packer.shards.check_shards import differences, trained_faults
 from packer.shards.located_rows import PIECE, LocatedRows
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
@@ -207,7 +207,8 @@ class SourceComparison:
         options, entry = self.manifest.options, self.manifest.shards[shard]
         extra = self.documents.table.extra
         maker = RowMaker(documents=self.documents, row_format=RowFormat.of(options, extra))
-        first_row, first, trained = int(self.manifest.shards.column("rows")[:shard].sum()), 0, 0
+        first_row, first = int(self.manifest.shards.column("rows")[:shard].sum()), 0
+        trained = untrained = 0
         try:
             for made, counts in maker.batches(rows):
                 found = table.slice(first, made.num_rows)
@@ -218,12 +219,11 @@ class SourceComparison:
                         yield self._described(made, column, name, at, first_row + first)
                         return
                 first += made.num_rows
-                trained += counts.trained
+                trained, untrained = trained + counts.trained, untrained + counts.untrained_segments
         except SourceError as error:
             yield str(error).removesuffix(f"; {REMEDY}")
             return
-        if trained != entry.trained:
-            yield f"{entry.file} has {trained:,} trained tokens, the manifest says {entry.trained:,}"
+        yield from trained_faults(entry, trained, untrained)
         if options.group_by is not None:
             name, documents = options.group_by, rows.documents
             groups = group_values(KeptValues.of({name: extra[name]}, documents).column(name, documents), name)

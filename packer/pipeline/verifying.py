@@ -66,8 +66,8 @@ def verify(
     with its label, at the place that doc_ids and doc_starts give.
 
     Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and
-    tokens. Three are not that only the planner knows: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm
-    may improve on the bounds of `packer.algorithms.bounds`.
+    tokens, and the trained ones of an index with labels. Three are not that only the planner knows: `pool_rows`,
+    `rows_ungrouped`, and `lower_bound` if the algorithm may improve on the bounds of `packer.algorithms.bounds`.
 
     Arguments are those of `packer.verify`. Progress is "verify" in bytes of the shards, and "compare" in tokens.
     """

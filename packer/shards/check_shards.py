@@ -140,10 +140,15 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
     if manifest.options.index_only and manifest.source.labels:
         return  # which tokens are trained is in the source
-    if found.trained != entry.trained:
-        yield f"{entry.file} has {found.trained:,} trained tokens, the manifest says {entry.trained:,}"
-    if found.untrained_segments != entry.untrained_segments:
-        untrained, expected = found.untrained_segments, entry.untrained_segments
+    yield from trained_faults(entry, found.trained, found.untrained_segments)
+
+
+def trained_faults(entry: ShardEntry, trained: int, untrained: int) -> Iterator[str]:
+    """Yield a sentence for each count of a shard's entry that differs: trained tokens, and segments without any."""
+    if trained != entry.trained:
+        yield f"{entry.file} has {trained:,} trained tokens, the manifest says {entry.trained:,}"
+    if untrained != entry.untrained_segments:
+        expected = entry.untrained_segments
         yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
 
 
