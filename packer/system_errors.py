@@ -12,6 +12,7 @@ from pathlib import Path
 from packer.errors import PackerError
 from packer.stores import AnyPath, is_remote
 from packer.stores.buckets import StoreError
+from packer.stores.local_files import NoLocksError
 
 _NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
@@ -99,6 +100,11 @@ def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
             is_late = "RequestTimeTooSkewed" in str(error.strerror)
             remedy = "set the clock of this machine" if is_late else "check the credentials and what they permit"
             raise PackerError(f"{where}: {error.strerror}: {remedy}, and repeat the same command{goes_on}") from error
+        if isinstance(error, NoLocksError):
+            raise PackerError(
+                f"{where} cannot be locked ({error.strerror}), so two processes might write there at once: mount the "
+                "file system with locks (flock for Lustre), or choose a folder on another one"
+            ) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"free some space and repeat the same command{goes_on}"
         elif error.errno == errno.EFBIG:

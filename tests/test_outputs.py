@@ -4,6 +4,7 @@ Whatever is refused is refused in one line, and nothing is touched. What is not 
 """
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -575,13 +576,17 @@ def test_a_lack_of_memory_is_one_line(tmp_path, monkeypatch):
     refused(*pack(tmp_path), words=("out of memory", "16.0 GiB", "--max-len"))
 
 
-def test_a_file_system_without_locks_does_not_count_as_in_use(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+@pytest.mark.parametrize("command", ["pack", "export"])
+def test_a_file_system_without_locks_is_named_with_the_remedy(tmp_path, monkeypatch, command, number):
     def refuse(*arguments):
-        raise OSError(38, "Function not implemented")
+        raise OSError(number, os.strerror(number))
 
-    nothing(tmp_path)
+    complete(tmp_path)
+    export = ("export", tmp_path / "out", "--to", "torchtune", "-o", tmp_path / "exported")
+    called = (*pack(tmp_path), "-o", tmp_path / "new") if command == "pack" else export
     monkeypatch.setattr(local_files.fcntl, "flock", refuse)
-    refused(*pack(tmp_path), words=("Function not implemented",))
+    refused(*called, words=("cannot be locked", os.strerror(number), "flock for Lustre", "another one"))
 
 
 def test_nothing_is_synced_without_sync(tmp_path, monkeypatch):
