@@ -5,7 +5,12 @@ bytes, or a table that is written in the format of the file's name. Messages abo
 test_rejections.py looks at.
 """
 
+import base64
+import bz2
+import gzip
+import io
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -14,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import packer
@@ -374,6 +380,67 @@ NOTHING = [
     pack({"data/a.jsonl": GOOD, "data/b.parquet": b"PAR1" + NOISE}, "b.parquet", source="data"),
 ]
 
+# ---- compressed, encrypted and foreign ----
+
+
+def _encrypted(*, footer: bool) -> bytes:
+    """A Parquet file whose columns are encrypted, by a key of an imaginary service; with or without its footer."""
+    from pyarrow.parquet import encryption
+
+    class Keys(encryption.KmsClient):
+        def wrap_key(self, key, master):
+            return base64.b64encode(key)
+
+        def unwrap_key(self, key, master):
+            return base64.b64decode(key)
+
+    how = encryption.EncryptionConfiguration(
+        footer_key="a", column_keys={"b": ["input_ids.list.element"]}, plaintext_footer=not footer
+    )
+    service = encryption.KmsConnectionConfig()
+    properties = encryption.CryptoFactory(lambda _: Keys()).file_encryption_properties(service, how)
+    file, rows = io.BytesIO(), pa.table({"input_ids": [[1, 2]]})
+    with pq.ParquetWriter(file, rows.schema, encryption_properties=properties) as writer:
+        writer.write_table(rows)
+    return file.getvalue()
+
+
+def _zstd(window_log: int) -> bytes:
+    """The header of a frame with a window of this size, by RFC 8878."""
+    return b"\x28\xb5\x2f\xfd" + bytes([0, window_log - 10 << 3]) + bytes(20)
+
+
+def _array(dtype: str) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(4, dtype=dtype))
+    return file.getvalue()
+
+
+BZIP2, XZ, LZ4 = bz2.compress(GOOD.encode()), lzma.compress(GOOD.encode()), b"\x04\x22\x4d\x18" + bytes(20)
+FOREIGN = [
+    pack({"rows.jsonl": gzip.compress(GOOD.encode())}, "rows.jsonl: compressed by gzip...rename it to rows.jsonl.gz"),
+    pack({"rows.csv": _zstd(20)}, "rows.csv: compressed by zstd...rename it to rows.csv.zst"),
+    *(
+        pack({name + ending: content}, f"{name}{ending}: {tool} is not read; decompress it with `{command}`")
+        for name in ("rows.jsonl", "rows")
+        for content, ending, tool, command in (
+            (BZIP2, ".bz2", "bzip2", "bunzip2"),
+            (BZIP2, "", "bzip2", "bunzip2"),
+            (XZ, ".xz", "xz", "unxz"),
+            (LZ4, ".lz4", "lz4", "unlz4"),
+        )
+    ),
+    pack({"rows.parquet.gz": b"PAR1"}, "rows.parquet.gz: only JSON, CSV and text are read compressed...gunzip"),
+    pack({"rows.jsonl.zst": _zstd(28)}, "a window of 256 MiB, and up to 128 are read; decompress it with `zstd -d --l"),
+    *(pack({"rows.parquet": _encrypted(footer=it)}, "rows.parquet: it is encrypted, and...") for it in (True, False)),
+    pack({"rows.npy": _array(">i4")}, "rows.npy: >i4 of shape [4]...not big-endian...astype('<i4')"),
+    pack(
+        {"rows.arrow": pa.table({"input_ids": pa.array([[1, 2]], pa.list_view(pa.int32()))})},
+        "holds list_view<item: int32>; expected list...cast it with .cast(pyarrow.list_(pyarrow.int32()))",
+    ),
+]
+
+
 # ---- splits and several paths ----
 
 ONE, CHOOSE = {"train.jsonl": GOOD, "test.jsonl": GOOD}, "choose one, as in --split train"
@@ -444,7 +511,7 @@ PATHS = [
     Case({}, "tokenize --tokenizer x", "Missing argument 'DATASET...'", 2),
 ]
 
-CASES = [*IN_LINES, *IN_DOCUMENTS, *COLUMNS, *KEPT, *IN_TEXT, *NOTHING, *PATHS]
+CASES = [*IN_LINES, *IN_DOCUMENTS, *COLUMNS, *KEPT, *IN_TEXT, *NOTHING, *FOREIGN, *PATHS]
 
 
 def refused(case: Case, folder: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -302,7 +302,9 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
         found = schema.field(column).type
         if not is_list(found) or not pa.types.is_integer(found.value_type):
-            raise SourceError(f"{name}: column '{column}' holds {found}; expected {TOKEN_TYPES}")
+            is_view = pa.types.is_list_view(found) or pa.types.is_large_list_view(found)
+            remedy = "; cast it with .cast(pyarrow.list_(pyarrow.int32()))" if is_view else ""
+            raise SourceError(f"{name}: column '{column}' holds {found}; expected {TOKEN_TYPES}{remedy}")
         if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of them takes no bytes
             raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
     return has_labels

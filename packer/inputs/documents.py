@@ -81,11 +81,18 @@ def reading(name: str) -> Iterator[None]:
         if error.errno is not None and error.strerror:
             named = error.filename if is_remote(error.filename) else name  # the object, if it is one of a folder
             raise PackerError(f"{named}: cannot be read: {error.strerror}") from error
-        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {first_line(error)}") from error
+        raise _unreadable(name, error) from error
     except (pa.ArrowException, ValueError, EOFError, RecursionError) as error:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
-        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {first_line(error)}") from error
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> SourceError:
+    """Return the error for a file that a library cannot read."""
+    if "decrypt" in str(error):  # pyarrow, of Parquet
+        return SourceError(f"{name}: it is encrypted, and packer takes no keys; write it without encryption")
+    return SourceError(f"{name}: cannot be read, truncated or corrupt: {first_line(error)}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import os
 import stat
 from dataclasses import dataclass
 from importlib import import_module
+from typing import NamedTuple
 
 from packer.errors import PackerError
 from packer.inputs.documents import reading
@@ -50,6 +51,27 @@ class InputFormat:
         found: type[Reader] = getattr(import_module(module), name)
         return found
 
+
+class _Codec(NamedTuple):
+    """A way to compress a file."""
+
+    name: str
+    magic: bytes
+    ending: str
+    command: str
+    """Command that decompresses it."""
+
+
+_COMPRESSED = (
+    _Codec("gzip", b"\x1f\x8b", ".gz", "gunzip"),
+    _Codec("zstd", b"\x28\xb5\x2f\xfd", ".zst", "zstd -d"),
+    _Codec("bzip2", b"BZh", ".bz2", "bunzip2"),
+    _Codec("xz", b"\xfd7zXZ\x00", ".xz", "unxz"),
+    _Codec("lz4", b"\x04\x22\x4d\x18", ".lz4", "unlz4"),
+)
+_READ = (".gz", ".zst")
+_LOOKED_AT = 18  # bytes: a header of zstd
+_LARGEST_WINDOW = 1 << 27  # bytes, of the library of zstd unless it is told otherwise
 
 FORMATS: dict[str, InputFormat] = {
     "arrow": InputFormat(
@@ -126,16 +148,52 @@ def format_of(path: AnyPath, name: str) -> InputFormat:
     like no format. A PackerError is raised if the format is unknown, or the file cannot be read.
     """
     by_name = format_by_name(path.name)
+    if by_name is not None and not by_name.magic and isinstance(path, RemotePath):  # saves a request for each object
+        return by_name
+    with reading(name), path.open("rb") as file:
+        start = file.read(_LOOKED_AT)
+    _refuse_compressed(start, path.name, name)
     if by_name is not None and not by_name.magic:
         return by_name
-    longest = max(len(magic) for each in FORMATS.values() for magic in each.magic)
-    with reading(name), path.open("rb") as file:
-        start = file.read(longest)
     by_content = next((each for each in FORMATS.values() if each.magic and start.startswith(each.magic)), None)
     found = by_content or by_name
     if found is None:
-        raise PackerError(f"{name}: unknown format (it begins with {start!r}); supported formats are {known_formats()}")
+        begin = start[: max(len(magic) for each in FORMATS.values() for magic in each.magic)]
+        raise PackerError(f"{name}: unknown format (it begins with {begin!r}); supported formats are {known_formats()}")
     return found
+
+
+def _refuse_compressed(start: bytes, file_name: str, name: str) -> None:
+    """Raise a PackerError for a file that is compressed in a way that is not read, or whose name does not say so."""
+    codec = next((each for each in _COMPRESSED if start.startswith(each.magic)), None)
+    if codec is None:
+        return
+    if codec.ending not in _READ:
+        raise PackerError(f"{name}: {codec.name} is not read; decompress it with `{codec.command}`")
+    if not file_name.endswith(codec.ending):
+        raise PackerError(
+            f"{name}: compressed by {codec.name}, and its name does not say so; rename it to {file_name}{codec.ending}"
+        )
+    if format_by_name(file_name) is None:
+        raise PackerError(f"{name}: only JSON, CSV and text are read compressed; decompress it with `{codec.command}`")
+    window = _zstd_window(start) if codec.ending == ".zst" else 0
+    if window > _LARGEST_WINDOW:
+        raise PackerError(
+            f"{name}: its zstd frames have a window of {window >> 20:,} MiB, and up to {_LARGEST_WINDOW >> 20} are "
+            "read; decompress it with `zstd -d --long=31`"
+        )
+
+
+def _zstd_window(start: bytes) -> int:
+    """Return the bytes of memory that the first frame of zstd needs, by its header; see RFC 8878, section 3.1.1.1."""
+    if len(start) < _LOOKED_AT:
+        return 0
+    descriptor, after = start[4], start[5:]
+    if not descriptor & 0x20:  # not a single segment, which needs as much as it holds
+        return (1 << 10 + (after[0] >> 3)) // 8 * (8 + (after[0] & 7))
+    after = after[(0, 1, 2, 4)[descriptor & 3] :]
+    size = (1, 2, 4, 8)[descriptor >> 6]
+    return int.from_bytes(after[:size], "little") + 256 * (size == 2)
 
 
 def known_formats() -> str:

@@ -182,7 +182,8 @@ def _tokens(path: AnyPath, name: str, columns: Columns) -> MappedColumn:
             shape, kind = read_header(file)
             dtype, skipped = kind.name, file.tell()
             if len(shape) != 1 or kind.kind not in "iu" or not kind.isnative:
-                raise SourceError(f"{name}: {kind} of shape {[*shape]}; expected token ids in one dimension")
+                remedy = "" if kind.isnative else ", not big-endian: save it again by .astype('<i4')"
+                raise SourceError(f"{name}: {kind} of shape {[*shape]}; expected token ids in one dimension{remedy}")
     if dtype is None and columns.dtype is None:
         raise _undescribed(name, "--dtype and --eos-id")
     if None not in (dtype, columns.dtype) and dtype != columns.dtype:
