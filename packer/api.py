@@ -15,7 +15,7 @@ from packer.exporting import write_export
 from packer.options import PackOptions, ReadOptions, RunOptions, options_of, values_of
 from packer.options.option import as_lengths, as_path
 from packer.output.job import Job
-from packer.paths import expanded
+from packer.paths import expanded, located, packed_path
 from packer.pipeline import packing, row_contents, tokenizing, verifying
 from packer.pipeline import stats as collecting
 from packer.pipeline.stats import ReportFile
@@ -23,7 +23,6 @@ from packer.pipeline.waiting import training_job
 from packer.progress import Progress
 from packer.progress_bars import python_progress
 from packer.sources.open_sources import one_source
-from packer.stores import any_path
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -247,7 +246,7 @@ def show(
         PackerError: there is no such row or document, or the dataset cannot be read.
     """
     with python_names():
-        name, folder = as_path(tokenizer), any_path(expanded(packed))
+        name, folder = as_path(tokenizer), packed_path(packed)
         return row_contents.show(folder, row, document=document, tokenizer=name, source=source, full=full)
 
 
@@ -281,7 +280,7 @@ def verify(
     """
     with _call(progress) as shown:
         job = Job(workers=workers, engine=engine, progress=shown)
-        return verifying.verify(packed, source, tokenizer=tokenizer, job=job)
+        return verifying.verify(packed_path(packed), located(source), tokenizer=tokenizer, job=job)
 
 
 def export(
@@ -321,7 +320,7 @@ def export(
     """
     with _call(progress) as shown:
         job = Job(output=output, workers=workers, sync=sync, overwrite=overwrite, progress=shown)
-        written = write_export.export(packed, to=to, compression=compression, eos_id=eos_id, job=job)
+        written = write_export.export(str(packed_path(packed)), to=to, compression=compression, eos_id=eos_id, job=job)
     return replace(written.record, path=written.output)
 
 

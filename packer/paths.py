@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from packer.errors import PackerError
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
@@ -25,6 +25,12 @@ class PathList:
         return f"{self.paths[0]} and {others} other path{'s' if others != 1 else ''}"
 
 
+def located(value: Any) -> Any:
+    """Return the folder of what a function of packer returned, such as a manifest; any other value as it is."""
+    path = getattr(value, "path", None)
+    return path if isinstance(path, (Path, RemotePath)) and not isinstance(value, (Path, RemotePath)) else value
+
+
 def expanded(value: Value) -> Value:
     """Replace a leading `~` or `~user` in a path with the home folder; the type stays. An empty path is a PackerError.
 
@@ -40,6 +46,14 @@ def expanded(value: Value) -> Value:
     if isinstance(value, (str, Path)) and str(value).startswith("~"):
         return type(value)(os.path.expanduser(str(value)))  # noqa: PTH111 (Path.expanduser raises for an unknown user)
     return value
+
+
+def packed_path(packed: object) -> AnyPath:
+    """Return the path of a packed dataset, given the path, or what a function of packer returned for it."""
+    path = expanded(located(packed))
+    if not isinstance(path, (str, Path, RemotePath)):
+        raise PackerError(f"a packed dataset is named by its folder, not by a {type(path).__name__}: give its path")
+    return any_path(path)
 
 
 def output_path(path: str | AnyPath) -> AnyPath:

@@ -11,9 +11,9 @@ from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.combined import combine
 from packer.loader.dataset import PackedDataset
-from packer.paths import expanded
+from packer.paths import expanded, located, packed_path
 from packer.shards.reader import read_manifest
-from packer.stores import AnyPath, RemotePath, any_path
+from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.open_sources import SourceLike
@@ -64,8 +64,8 @@ def load(
         PackerError: a folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
             changed, the cache cannot be used, the source is not that of the index, or datasets do not fit together.
     """
-    one = partial(_load_one, cache=CacheSpace.of(cache_dir, cache_bytes))
-    if isinstance(path, str | Path | RemotePath):
+    path, one = located(path), partial(_load_one, cache=CacheSpace.of(cache_dir, cache_bytes))
+    if not isinstance(path, Mapping | Sequence) or isinstance(path, str):
         single = one(path, source)
         return single if rows is tokens is None else combine([single], None, rows=rows, tokens=tokens, seed=seed)
     sources = [None] * len(path) if source is None else source
@@ -84,7 +84,7 @@ def _load_one(
     cache: CacheSpace,
 ) -> PackedDataset:
     """Open one of `of` datasets."""
-    path = any_path(expanded(path))
+    path = packed_path(path)
     try:
         manifest = read_manifest(path)
     except OSError as error:

@@ -143,6 +143,8 @@ class Option:
 
     def converted(self, value: object) -> Any:
         """Return the value of the field, converted from other accepted forms, such as a list for a tuple."""
+        if getattr(value, "shape", None) == ():  # a number of NumPy or torch
+            value = value.item()  # type: ignore[attr-defined]
         if self.convert is not None:
             value = self.convert(value)
         return tuple(value) if self.is_list and isinstance(value, list) else value

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from packer.errors import OtherSourceError, PackerError
+from packer.inputs.formats import ending_of
 from packer.inputs.meanings import OF_CHATS, OF_PROMPTS
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import FileIdentity, SourceIdentity
 from packer.options import ReadOptions
-from packer.paths import PathList
+from packer.paths import PathList, located
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources.find_source import find_source
@@ -20,7 +22,7 @@ from packer.sources.number_columns import is_array_file, open_array, open_length
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
 from packer.sources.tokenized_source import open_tokens
-from packer.stores import AnyPath, any_path
+from packer.stores import AnyPath, any_path, is_remote
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -30,11 +32,27 @@ SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
 
 
 def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
-    """Return several paths as one source, and any other source as it is; refuse other lists."""
+    """Return several paths as one source, what packer wrote as its folder, and any other source as it is.
+
+    A PackerError says what to give instead of other lists.
+    """
+    source = located(source)
+    if isinstance(source, str) and _is_text(source):
+        raise PackerError(
+            f"{source[:40]!r}...: no such file or folder; if it is a text, give "
+            "datasets.Dataset.from_dict({'text': [it]})"
+        )
     if not isinstance(source, (list, tuple)):
         return source
-    if source and all(isinstance(each, dict) for each in source):
+    first = source[0] if source else None
+    if isinstance(first, dict):
         raise PackerError("a list of records is not supported; give datasets.Dataset.from_list(...)")
+    if isinstance(first, list) or (isinstance(first, str) and _is_text(first)):
+        column = (
+            "text" if isinstance(first, str) else "messages" if first and isinstance(first[0], dict) else "input_ids"
+        )
+        what = {"text": "texts", "messages": "chats", "input_ids": "lists of tokens"}[column]
+        raise PackerError(f"a list of {what} is not supported; give datasets.Dataset.from_dict({{'{column}': [...]}})")
     paths = [each for each in source if isinstance(each, (str, Path))]
     if not paths or len(paths) < len(source):
         raise PackerError(
@@ -42,6 +60,12 @@ def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
             "each of them, and load them together, as in packer.load({'web-packed-4096': 0.7, 'code-packed-4096': 0.3})"
         )
     return paths[0] if len(paths) == 1 else PathList(tuple(paths))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a string is a text rather than a path: nothing has this name, and no file would."""
+    looks_like_text = "\n" in name or (" " in name and not ending_of(name))
+    return looks_like_text and not is_remote(name) and not os.path.lexists(name)
 
 
 def open_source(source: SourceLike, options: ReadOptions) -> Source:

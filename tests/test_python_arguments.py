@@ -1,0 +1,73 @@
+"""The Python functions take what other functions returned, and refuse other objects in a line."""
+
+import json
+
+import datasets
+import numpy as np
+import pytest
+
+import packer
+
+RECORDS = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """What `packer.pack` and `packer.load` return for the same folder, and the source."""
+    monkeypatch.chdir(tmp_path)
+    source = datasets.Dataset.from_list(RECORDS * 20)
+    manifest = packer.pack(source, "out", max_len=np.int64(8), seed=np.uint8(3))
+    return {"manifest": manifest, "dataset": packer.load("out")}, source
+
+
+@pytest.mark.parametrize("kind", ["manifest", "dataset"])
+def test_functions_take_what_the_last_one_returned(made, kind):
+    objects, source = made
+    packed = objects[kind]
+    assert packer.load(packed)[0].keys() == packer.load("out")[0].keys()
+    assert len(packer.load([packed, packed])) == 2 * len(packer.load("out"))
+    assert repr(packer.show(packed, np.int64(0))) == repr(packer.show("out", 0))
+    assert packer.verify(packed, source)
+    assert packer.stats(packed).rows == packer.stats("out").rows
+    assert packer.export(packed, "exported", to="torchtune").path.name == "exported"
+
+
+def test_what_was_tokenized_is_packed_from_what_tokenize_returned(tmp_path, monkeypatch):
+    tokenizers = pytest.importorskip("tokenizers")
+    monkeypatch.chdir(tmp_path)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    tokenizer.save("tokenizer.json")
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "ab"}) + "\n")
+    report = packer.tokenize("texts.jsonl", "tokens", tokenizer="tokenizer.json", eos=False)
+    manifest = packer.pack(report, "out", max_len=8)
+    assert packer.verify(manifest, report)
+
+
+REFUSED = {
+    "a list of texts": ["Once upon\na time", "there was"],
+    "a list of chats": [[{"role": "user", "content": "Hello."}]],
+    "a list of lists of tokens": [[1, 2], [3]],
+    "a list of records": RECORDS,
+    "a source of type dict": {"input_ids": [[1]]},
+    "a source of type generator": (record for record in RECORDS),
+    "a source of type int": 5,
+    "a source of type NoneType": None,
+    "'word word word word word word word word '...: no such file or folder; if it is a text, give": "word " * 300,
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+@pytest.mark.parametrize("function", ["pack", "stats"])
+def test_other_objects_are_refused_in_a_line_that_says_what_to_give(words, function):
+    with pytest.raises(packer.PackerError) as error:
+        getattr(packer, function)(REFUSED[words], max_len=8)
+    assert str(error.value).startswith(words)
+    assert "give " in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("function", ["load", "show", "verify"])
+@pytest.mark.parametrize("wrong", [None, 5])
+def test_a_packed_dataset_is_named_by_its_folder(function, wrong):
+    with pytest.raises(packer.PackerError, match="a packed dataset is named by its folder, not by a"):
+        getattr(packer, function)(wrong)
