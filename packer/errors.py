@@ -60,16 +60,22 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def python_names() -> Iterator[None]:
-    """Name options in errors as in Python: "choose --long truncate" -> "choose long truncate"."""
+    """Name options in errors as in Python: "choose --long truncate" -> "choose long='truncate'"."""
     try:
         yield
     except PackerError as error:
-        error.args = tuple(
-            re.sub(
-                r"`.*?`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)( FILE\b)?",
-                lambda found: found[1].replace("-", "_") if found[1] else found[0],  # commands in quotes stay
-                str(part),
-            )
-            for part in error.args
-        )
+        error.args = tuple(_OPTION.sub(_in_python, str(part)) for part in error.args)
         raise
+
+
+# a command in quotes, which stays; or an option, with the word behind it where that is its value
+_WITH_VALUE = "(?:chat-template|dtype|eos-id|long|on-error|split|split-at|text-column|train-on|untrained)"
+_VALUE = r"(?!(?:and|if|is|or|out|with)\b)[a-z0-9][\w:,./-]*\w"
+_OPTION = re.compile(rf"`.*?`|(?<![\w-])--(?:({_WITH_VALUE}) ({_VALUE})|([a-z]+(?:-[a-z]+)*)(?: FILE\b)?)")
+
+
+def _in_python(found: re.Match[str]) -> str:
+    with_value, value, name = found.groups()
+    if with_value is not None:
+        return f"{with_value.replace('-', '_')}={value!r}"
+    return name.replace("-", "_") if name is not None else found[0]

@@ -91,7 +91,7 @@ def test_options_are_called_as_they_are_given(rows, options, words):
 def test_in_python_options_are_called_as_the_arguments_are(rows):
     for options, words in [
         ({"pairs": True, "split_at": "turns"}, "split_at is turns, which does not go with pairs: leave one out"),
-        ({"split_at": "turns", "long": "drop"}, "split_at is turns, which does not go with long drop"),
+        ({"split_at": "turns", "long": "drop"}, "split_at is turns, which does not go with long='drop'"),
         ({"text_column": "t"}, "text_column is 't', but there is no tokenizer: set tokenizer"),
         ({"input_column": "nothing"}, "name the tokens' column with input_column"),
     ]:

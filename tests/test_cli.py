@@ -25,7 +25,7 @@ from tests.helpers.cli import (
     run_process,
     source,  # noqa: F401 (fixtures)
 )
-from tests.helpers.commands import run, succeeded
+from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.pack import hashes, made_documents, save_arrow
 
 
@@ -110,7 +110,6 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "Usage:"),
         ("frobnicate", "No such command 'frobnicate'"),
         ("packs rows.arrow", "No such command 'packs'. Did you mean 'pack'?"),
         ("pack --max-len 64", "Give a DATASET; see"),
@@ -506,3 +505,35 @@ def test_optimal_hands_on_the_bound_it_proved(tmp_path):
     assert proven["totals"]["rows"] == proven["totals"]["lower_bound"] == 81
     shown = json.loads(succeeded("stats", rows, "--max-len", 20, "--algorithm", "optimal", "--json"))
     assert (shown["rows"], shown["lower_bound"]) == (81, 81)
+
+
+# ---- words that a user types by mistake ----
+
+
+def test_a_bare_command_shows_its_help_and_is_no_error():
+    done = run()
+    assert done.exit_code == 0
+    assert done.stdout.startswith("Usage: ")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["pack", "stats", "tokenize", "verify", "show", "export", "check", "demo"])
+def test_every_command_lists_all_its_options(name):
+    assert "--debug" in succeeded(name, "--help-all")
+
+
+@pytest.mark.parametrize("lengths", ["4,096", "8,192", "131,072"])
+def test_a_length_with_a_comma_for_thousands_is_no_list_of_lengths(lengths):
+    whole = lengths.replace(",", "")
+    refused("stats", "any.jsonl", "--max-len", lengths, code=2, words=(f"are 2 lengths: write {whole} for one",))
+
+
+def test_an_unknown_option_of_show_is_no_row():
+    refused("show", "out", "--toknizer", "x", code=2, words=("No such option '--toknizer'", "--tokenizer"))
+    refused("show", "out", "first", code=2, words=("[ROW]: 'first' is not a valid integer",))
+
+
+def test_a_folder_where_the_system_has_none_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"input_ids": [1]}\n')
+    words = ("/proc/packed: no folder can be made there: choose another --output",)
+    refused("pack", tmp_path / "a.jsonl", "--max-len", 8, "-o", "/proc/packed", words=words)

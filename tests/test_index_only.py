@@ -139,7 +139,8 @@ def test_what_must_be_decoded_is_refused(tmp_path):
     (tmp_path / "lines.jsonl").write_text('{"input_ids": [1, 2, 3]}\n')
     with pytest.raises(PackerError, match=r"lines.jsonl is not plain Arrow, and an index reads tokens in place"):
         packer.pack(tmp_path / "lines.jsonl", tmp_path / "index", max_len=16, index_only=True)
-    with pytest.raises(PackerError, match=r"on_error skip decodes the source, .* leave one of on_error and index_only"):
+    words = r"on_error='skip' decodes the source, .* leave one of on_error and index_only"
+    with pytest.raises(PackerError, match=words):
         packer.pack(plain(tmp_path), tmp_path / "index", max_len=16, index_only=True, on_error="skip")
     assert not (tmp_path / "index").exists()
 

@@ -351,7 +351,7 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
         ),
         (
             {"limit": ["images:9"], "long": "error", "max_len": 30},
-            r"\(\d+ documents are longer\); with limit none is split: choose long drop or truncate",
+            r"\(\d+ documents are longer\); with limit none is split: choose long='drop' or truncate",
         ),
         (
             {"limit": ["images:9"], "split_at": "turns", "long": "split"},

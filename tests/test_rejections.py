@@ -359,7 +359,7 @@ def test_an_unfinished_pack_is_not_resumed_with_the_other_choice(source, tmp_pat
         kill(striking, r"spill/.*\.json$", after=True)
         with pytest.raises(Killed):
             pack(source, tmp_path / "out")
-    with pytest.raises(PackerError, match="on_error skip, not error"):
+    with pytest.raises(PackerError, match="on_error='skip', not error"):
         pack(source, tmp_path / "out", on_error="error")
 
 
@@ -422,7 +422,7 @@ def test_errors_about_one_record_name_the_remedy(tmp_path, tokenizer):
     for each, options in ((source, {}), (table, {}), (texts, {"tokenizer": tokenizer})):
         with pytest.raises(SourceError) as caught:
             pack(each, tmp_path / "out", on_error="error", **options)
-        assert str(caught.value).endswith(f"; {REMEDY}".replace("--on-error", "on_error"))
+        assert str(caught.value).endswith(f"; {REMEDY}".replace("--on-error skip", "on_error='skip'"))
     good = write_lines(tmp_path / "good.jsonl", GOOD)
     pack(good, tmp_path / "out", on_error="error")
     with pytest.raises(SourceError) as caught:  # which has no such option
@@ -454,7 +454,7 @@ def test_records_that_a_template_refuses_are_named_if_nothing_is_trained(tmp_pat
         in message
     )
     assert "(chats.jsonl line 2): the chat template renders what comes before" in message
-    assert message.endswith("; or choose untrained keep-all")
+    assert message.endswith("; or choose untrained='keep-all'")
     manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, untrained="keep-all")
     assert manifest.totals.documents_rejected == {"unlocated_spans": 2}
 

@@ -382,7 +382,7 @@ def test_options_and_columns_that_do_not_go_together_are_refused(tmp_path, token
     assert "a pair has two columns or three" in refused(source, tokenizer, text_column="chosen")
     assert "choose completion" in refused(source, tokenizer, train_on="assistant")
     assert "pairs is True: with train_on all" in refused(source, tokenizer, train_on="all")
-    assert "pairs are never split: choose long drop" in refused(source, tokenizer, long="split", max_len=4)
+    assert "pairs are never split: choose long='drop'" in refused(source, tokenizer, long="split", max_len=4)
     assert "set pairs for preference pairs" in refused(source, tokenizer, pairs=False)
     assert "keep 'tree': the rows have a column of that name" in refused(source, tokenizer, keep=["tree"])
     with pytest.raises(packer.PackerError, match="give tokenizer to pack text, or leave pairs out"):

@@ -340,7 +340,7 @@ def test_what_cannot_be_shared_is_refused(tmp_path, name):
 def test_a_pair_that_is_longer_than_a_row_is_refused_or_dropped(tmp_path):
     source = write_lines(tmp_path / "pairs.jsonl", [pair(number) for number in range(40)])
     options = {"max_len": 20, "pairs": True}
-    with pytest.raises(packer.PackerError, match=r"^pair \d+ takes \d+ tokens and max_len is 20 .*choose long drop$"):
+    with pytest.raises(packer.PackerError, match=r"^pair \d+ takes \d+ tokens and max_len is 20 .*choose long='drop'$"):
         packer.pack(source, tmp_path / "out", **options)
     manifest = packer.pack(source, tmp_path / "out", long="drop", **options)
     assert manifest.totals.documents_dropped["too_long"] > 0

@@ -108,6 +108,9 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Group`."""
+        if not args:  # which click takes for wrong usage
+            echo(ctx.get_help())
+            ctx.exit()
         ctx.meta[ARGUMENTS] = list(args)
         with _one_line_usage_errors(ctx):
             return super().parse_args(ctx, args)

@@ -18,9 +18,9 @@ from packer.paths import expanded
 from packer.stores import RemotePath, is_remote
 
 if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
+    ParamType = click.ParamType[Any]
 else:
-    _ParamType = click.ParamType  # generic at run time since click 8.4 only
+    ParamType = click.ParamType  # generic at run time since click 8.4 only
 
 ARGUMENTS = "packer.arguments"  # where the context has the words of the command line after `packer`
 GROUPED_FROM = 12  # options from which a command lists them under headings
@@ -60,9 +60,8 @@ def command(
         ]
         made.params += [DeclaredOption(option) for option in (*declared, *options_of(function).values())]
         made.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
-        if len(made.params) >= GROUPED_FROM:
-            settled: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
-            made.params.append(click.Option(["--help-all"], help="Show every option and exit.", **settled))
+        settled: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
+        made.params.append(click.Option(["--help-all"], help="Show every option and exit.", **settled))
         made.resumes = resumes
         return made
 
@@ -138,7 +137,7 @@ def _help(option: Option, *, repeats: bool) -> str:
     return " ".join(parts)
 
 
-def _type_of(option: Option) -> _ParamType:
+def _type_of(option: Option) -> ParamType:
     if option.is_file:
         return Content(option.choices)
     if option.type is Path:
@@ -148,7 +147,7 @@ def _type_of(option: Option) -> _ParamType:
     return Declared(option)
 
 
-class Declared(_ParamType):
+class Declared(ParamType):
     """A value with the type and the limits of a declared option."""
 
     def __init__(self, option: Option) -> None:
@@ -172,7 +171,7 @@ class Declared(_ParamType):
         return value
 
 
-class UserPath(_ParamType):
+class UserPath(ParamType):
     """A path in which `~` is the home folder, even where the shell does not expand it: in quotes and after `=`."""
 
     name = "path"

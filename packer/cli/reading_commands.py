@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from packer.algorithms import ALGORITHMS
-from packer.cli.command import ARGUMENTS, UserPath, command
+from packer.cli.command import ARGUMENTS, ParamType, UserPath, command
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.printing import echo, echo_json, echo_styled, styled
 from packer.cli.shared_options import (
@@ -285,6 +286,22 @@ Document = Annotated[
 ]
 
 
+class RowNumber(ParamType):
+    """A number of a row, which may be negative; any other word with a dash is an option that does not exist."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        try:
+            return int(value)
+        except ValueError:
+            if not value.startswith("-"):
+                self.fail(f"{value!r} is not a valid integer", param, ctx)
+        known = [name for each in ctx.command.params for name in each.opts] if ctx is not None else []
+        raise click.NoSuchOption(value, possibilities=get_close_matches(value, known), ctx=ctx)
+
+
 @command(
     ReadOptions,
     changes={"tokenizer": {"help": "Show text instead of token ids."}},
@@ -292,7 +309,7 @@ Document = Annotated[
     context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option
 )
 @click.argument("packed", type=UserPath())
-@click.argument("row", type=int, required=False)
+@click.argument("row", type=RowNumber(), required=False)
 def show(
     packed: Path,
     row: int | None,

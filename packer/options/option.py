@@ -234,6 +234,10 @@ def as_length(tokens: int | str) -> int | str:
 def as_lengths(lengths: int | str | Sequence[int | str] | None) -> tuple[int, ...]:
     """Distinct row lengths in ascending order: "4k,512" -> (512, 4096); none for None."""
     words = lengths.split(",") if isinstance(lengths, str) else lengths
+    if isinstance(lengths, str) and re.fullmatch(r"\d{1,3}(,\d{3})+", lengths):
+        whole = int(lengths.replace(",", ""))
+        if whole.bit_count() == 1 or re.search(",0", lengths):
+            raise OptionError(f"{lengths} are {len(lengths.split(','))} lengths: write {whole} for one")
     try:
         found = () if words is None else (words,) if isinstance(words, int) else words
         return tuple(sorted({int(as_length(word)) for word in found}))

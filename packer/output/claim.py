@@ -226,9 +226,9 @@ def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: boo
 
 def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool) -> FileLock | None:
     path = work / LOCK
+    _make_folder(work)
     with contextlib.ExitStack() as stack:
         try:
-            work.mkdir(parents=True, exist_ok=True)
             lock = alone = try_lock(path)
             if alone is None and shared:
                 lock = try_lock(path, shared=True)
@@ -252,6 +252,17 @@ def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared:
             return None
         stack.pop_all()
     return lock
+
+
+def _make_folder(work: Path) -> None:
+    """Make a work folder, unless it exists. Raises a PackerError where the system has no folders, as below /proc."""
+    for is_last in (False, True):  # a folder above may be removed by another process meanwhile
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+            return
+        except FileNotFoundError as error:
+            if is_last:
+                raise PackerError(f"{work.parent}: no folder can be made there: choose another --output") from error
 
 
 # object storage

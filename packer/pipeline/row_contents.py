@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-log = logging.getLogger(__name__)
 
 Decode = Callable[[Any], str]
 """Function from token ids to text."""
@@ -183,7 +181,7 @@ def show(
         )
     decode = open_decoder(tokenizer) if tokenizer is not None else None
     if tokenizer is not None:
-        _warn_of_another(tokenizer, dataset, packed)
+        _refuse_another(tokenizer, dataset, packed)
     if document is not None:
         found = _rows_of_document(dataset, packed, str(document))
     elif -len(dataset) <= (row or 0) < len(dataset):
@@ -200,8 +198,8 @@ def show(
     )
 
 
-def _warn_of_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> None:
-    """Warn if a tokenizer is not the one that made the tokens, whose text would then be wrong."""
+def _refuse_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> None:
+    """Raise a PackerError if a tokenizer is not the one that made the tokens: the text would be another one."""
     from packer.text.text_encoder import tokenizer_hash
     from packer.text.tokens import TextTokens
 
@@ -211,7 +209,10 @@ def _warn_of_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) ->
     opened = open_tokenizer(tokenizer)
     if tokenizer_hash(opened, TextTokens(opened)) != text.tokenizer:
         made = dataset.manifest.options.tokenizer
-        log.warning("%s was tokenized with %s, so the text by %s may be wrong", packed, made, tokenizer)
+        raise PackerError(
+            f"{packed} was tokenized with {made}, and {tokenizer} is another tokenizer, in which its ids are other "
+            "words: give the first one, or leave --tokenizer out"
+        )
 
 
 def _rows_of_document(dataset: PackedDataset, packed: AnyPath, document: str) -> dict[int, list[Segment]]:
