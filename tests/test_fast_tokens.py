@@ -154,6 +154,36 @@ def test_texts_with_characters_of_later_versions_of_unicode_have_the_tokens_of_t
 
 
 @needs_gigatoken
+@pytest.mark.parametrize(
+    ("normalizer", "added", "written"),
+    [
+        ("NFC", "vi\u1ec7t", "vie\u0323\u0302t"),
+        ("NFD", "pho\u031b\u0309", "ph\u1edf"),
+        ("NFKC", "fin", "\ufb01n"),
+        ("Lowercase", "abc", "ABC"),
+        ("StripAccents", "cafe", "cafe\u0301"),
+    ],
+)
+def test_text_that_the_normalizer_turns_into_an_added_token_has_the_tokens_of_the_library(
+    normalizer, added, written, tmp_path, monkeypatch
+):
+    from tokenizers import normalizers
+
+    from tests.helpers.chat_templates import trained
+
+    compared = {*range(1, 0x100), *map(ord, added + written + written.upper())}
+    shrink(monkeypatch, fast_characters=1, compared_characters=sorted(compared))
+    made = tokenizers.Tokenizer.from_str(trained().to_str())
+    made.normalizer = getattr(normalizers, normalizer)()
+    made.add_tokens([added])
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokens = TextTokens(open_tokenizer(str(tmp_path / "tokenizer.json")))
+    tokens.fast._left_to_compare = 0  # as behind the first documents of a corpus
+    text = f"a {written} b{written}"
+    assert np.array_equal(tokens.encode([MarkedText(text)], places=False).ids, by_library(tokens.backend, [text])[0])
+
+
+@needs_gigatoken
 @pytest.mark.parametrize("kept", ["nothing", "damaged", "no folder"])
 def test_what_was_compared_before_is_not_compared_again(kept, tmp_path, monkeypatch):
     shrink(monkeypatch, fast_characters=1)

@@ -205,11 +205,21 @@ def load(backend: RustTokenizer) -> Encode:
 
 
 def hard_texts(settings: Mapping[str, Any]) -> list[str]:
-    """Return texts that are hard to tokenize: words of many scripts between spaces, and every added token."""
+    """Return texts that are hard to tokenize: words of many scripts between spaces, and every added token.
+
+    With a normalizer, texts that it may turn into an added token are the same to the library: other forms of Unicode,
+    other cases, accents, and spaces that are written as U+2581.
+    """
     words = _WORDS.split(" ")
     texts = [f"{before}{word}{behind}" for word in words for before, behind in pairwise(_SPACES)]
     texts += ["".join(words), _WORDS, "\n".join(words), *(_SPACES), *(one * 5 for one in _SPACES)]
     added = [token["content"] for token in settings["added_tokens"]]
+    if settings.get("normalizer") is not None:
+        forms = [[unicodedata.normalize(form, one) for one in added] for form in ("NFD", "NFC", "NFKD", "NFKC")]
+        cases = [[one.lower() for one in added], [one.upper() for one in added]]
+        marks = [["".join(letter + "\u0301" * letter.isalpha() for letter in one) for one in added]]
+        spaces = [[one.replace("\u2581", " ") for one in added], [one.replace(" ", "\u2581") for one in added]]
+        added = [*dict.fromkeys(chain(added, *forms, *cases, *marks, *spaces))]
     texts += [f"a {one} b{one}{one.upper()} {one[:-1]}\n{one}\n {one[1:]}1" for one in added]
     return [*texts, "".join(added), " ".join(added)]
 
