@@ -303,3 +303,12 @@ def test_figures_of_a_remote_source_are_those_of_a_local_one(streams):
     one, two = (measure(f"{root}/en", PackOptions(max_len=MAX_LEN)) for root in streams)
     assert one.documents.identity == two.documents.identity
     assert one.lengths.tolist() == two.lengths.tolist()
+
+
+def test_an_object_whose_name_has_an_empty_part_is_named(bucket, store_server, tmp_path):
+    for key in ("lines/a.jsonl", "lines//b.jsonl"):
+        store_server.put(bucket.bucket, key, b'{"input_ids": [1]}\n')
+    with pytest.raises(PackerError, match=rf"^{bucket}/lines//b.jsonl: the name of this object has an empty part"):
+        pack(f"{bucket}/lines", tmp_path / "out")
+    with pytest.raises(PackerError, match=rf"^{bucket}/lines//b.jsonl: its path has an empty part \(//\)"):
+        pack(f"{bucket}/lines//b.jsonl", tmp_path / "out")

@@ -262,6 +262,13 @@ def test_a_complete_dataset_is_found_and_never_replaced(source, bucket, expected
     assert hashes(out) == expected
 
 
+def test_a_folder_that_a_console_made_is_empty(source, bucket, expected, store_server):
+    """Consoles show a folder by an empty object whose name ends in a slash."""
+    store_server.put(bucket.bucket, "out/")
+    packer.pack(source, str(bucket / "out"), **OPTIONS)
+    assert hashes(bucket / "out") == expected
+
+
 def test_what_is_no_dataset_is_left_alone(source, bucket):
     (bucket / "set" / "notes.txt").write_bytes(b"mine")
     assert refusal(source, str(bucket / "set")) == (
@@ -401,6 +408,7 @@ def test_faults_of_a_stored_dataset_are_found(source, bucket, expected, tmp_path
     ("out", "message"),
     [
         ("s3://", "s3:// is not an address in object"),
+        ("s3://bucket/a//out", "s3://bucket/a//out: its path has an empty part (//), another name in a bucket"),
         ("ftp://x", "ftp://x is neither a local path nor an address"),
     ],
 )
@@ -408,7 +416,9 @@ def test_wrong_addresses_are_refused(source, out, message):
     refused = run("pack", source, "-o", out, "--max-len", 64)
     assert refused.exit_code == 2
     assert message in refused.output
-    with pytest.raises(PackerError, match=r"not an address in object storage|packer writes to folders, s3://"):
+    with pytest.raises(
+        PackerError, match=r"not an address in object storage|an empty part|packer writes to folders, s3://"
+    ):
         packer.pack(source, out, **OPTIONS)
 
 

@@ -26,7 +26,7 @@ def quick(monkeypatch):
 def test_addresses_are_told_from_local_paths():
     assert all(map(is_remote, ("s3://bucket/key", RemotePath.of("gs://bucket"))))
     assert not any(map(is_remote, ("s3:/bucket", "bucket/s3://", 3)))
-    assert str(any_path("s3://bucket//a/b/")) == "s3://bucket/a/b"
+    assert str(any_path("s3://bucket/a/b/")) == "s3://bucket/a/b"
     for address in ("s3://", "s3:///key", "ftp://host/file", "bucket/key"):
         with pytest.raises(PackerError, match="is not an address in object storage"):
             RemotePath.of(address)

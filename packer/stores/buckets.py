@@ -66,7 +66,8 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
         from obstore import exceptions
     except ImportError:
         raise PackerError(f"{name} needs the package obstore: {extra('store')}") from None
-    store, begun, pause, silent = name.split("/")[2], time.monotonic(), _FIRST_PAUSE, 0
+    bucket, store = "/".join(name.split("/")[:3]), name.split("/")[2]
+    begun, pause, silent = time.monotonic(), _FIRST_PAUSE, 0
     if begun < _left_alone_until.get(store, begun):
         raise StoreError(f"{name}: the store cannot be used ({_no_answer()}, tried {_SILENT_TRIES} times)")
     for number in range(1, _TRIES + 1):
@@ -85,9 +86,14 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
         except (exceptions.BaseError, OSError) as error:
+            if (odd := re.search('Path "(.*)" contained empty path segment', str(error))) is not None:
+                raise PackerError(
+                    f"{bucket}/{odd[1]}: the name of this object has an empty part (//), and nothing beside it can be "
+                    "listed: rename it"
+                ) from error
             if "NoSuchBucket" in str(error):
                 remedy = f"create it, or check the name{' and AWS_ENDPOINT_URL' if _endpoint() else ''}"
-                raise PackerError(f"{'/'.join(name.split('/')[:3])}: there is no such bucket: {remedy}") from error
+                raise PackerError(f"{bucket}: there is no such bucket: {remedy}") from error
             if "status: 403" in str(error):  # of a list, which obstore does not tell from other errors
                 raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
             silent += _is_silent(error)

@@ -71,7 +71,9 @@ class RemotePath:
         bucket, _, key = rest.partition("/")
         if not separator or scheme not in SCHEMES or not bucket:
             raise PackerError(f"{address} is not an address in object storage like s3://bucket/folder")
-        return RemotePath(scheme, bucket, "/".join(part for part in key.split("/") if part))
+        if "//" in f"/{key}":
+            raise PackerError(f"{address}: its path has an empty part (//), another name in a bucket: remove it")
+        return RemotePath(scheme, bucket, key.removesuffix("/"))
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}/{self.key}" if self.key else f"{self.scheme}://{self.bucket}"
@@ -133,9 +135,9 @@ class RemotePath:
         return True
 
     def is_dir(self) -> bool:
-        """Whether there are objects inside."""
-        first = self._requested(lambda: next(iter(self.store.list(self._inside(), chunk_size=1)), None))
-        return bool(first)
+        """Whether there are objects inside, besides the empty one by which a console shows a folder."""
+        first = self._requested(lambda: next(iter(self.store.list(self._inside(), chunk_size=2)), ()))
+        return any(each["path"] != self.key for each in first)
 
     def exists(self) -> bool:
         """Whether there is such an object, or one inside."""
@@ -163,7 +165,7 @@ class RemotePath:
                 for each in chunk
             ]
 
-        paths = self._requested(listed)
+        paths = [path for path in self._requested(listed) if path.key != self.key]
         return sorted(paths, key=lambda path: os.fsencode(path.key))
 
     def read_bytes(self) -> bytes:

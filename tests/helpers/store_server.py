@@ -81,6 +81,11 @@ class StoreServer:
         urllib.request.urlopen(urllib.request.Request(f"{self.address}/{name}", method="PUT")).close()
         return name
 
+    def put(self, bucket: str, key: str, content: bytes = b"") -> None:
+        """Write an object of any name, also of one that obstore does not write."""
+        path = f"{self.address}/{bucket}/{key}"
+        urllib.request.urlopen(urllib.request.Request(path, content, method="PUT")).close()
+
     def faults(self, **faults: Any) -> dict[str, int]:
         """Set the faults; return the number of requests by method since they were last set."""
         request = urllib.request.Request(f"{self.address}/-faults", json.dumps(faults).encode(), method="POST")
