@@ -1,11 +1,17 @@
-"""SIGINT and SIGTERM end the command with one line and exit code 130 or 143, whenever they arrive."""
+"""SIGINT and SIGTERM end the command with one line and exit code 130 or 143, whenever they arrive.
+
+A second one ends the process even if its main thread never comes back to Python, as in a library that does not return:
+the system itself resets the handler (SA_RESETHAND) when it delivers the first.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -23,7 +29,7 @@ def end_at_once(number: int, _: FrameType | None) -> None:
 def handle_from_the_start() -> None:
     """Install `end_at_once` for signals that are neither ignored nor handled; called before the slow imports."""
     for number in _unhandled():
-        signal.signal(number, end_at_once)
+        _handle_once(number, end_at_once)
 
 
 @contextmanager
@@ -43,7 +49,7 @@ def noted() -> Iterator[None]:
             os.write(2, f"packer: {WORDS[signal.Signals(number)]}: ending; again ends at once\n".encode())
 
     for number in ours:
-        signal.signal(number, remember)
+        _handle_once(number, remember)
     try:
         yield
     finally:
@@ -51,6 +57,30 @@ def noted() -> Iterator[None]:
             signal.signal(number, handler)
         if ours:
             INTERRUPTION.number = None
+
+
+class _SigAction(ctypes.Structure):
+    """`struct sigaction` of Linux on 64-bit machines, in glibc and musl."""
+
+    _fields_ = [
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    ]
+
+
+_RESET = -0x80000000  # SA_RESETHAND, as an int
+
+
+def _handle_once(number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+    """Install a handler for a signal whose second arrival ends the process."""
+    signal.signal(number, handler)
+    if sys.platform == "linux" and sys.maxsize > 2**32:
+        libc, action = ctypes.CDLL(None), _SigAction()
+        libc.sigaction(number, None, ctypes.byref(action))
+        action.flags |= _RESET
+        libc.sigaction(number, ctypes.byref(action), None)
 
 
 def _unhandled() -> list[signal.Signals]:

@@ -27,7 +27,7 @@ def shortage(error: BaseException) -> str | None:
     `OSError("Memory mapping file failed: Cannot allocate memory")` has no errno. Such an error says nothing about the
     data.
     """
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()) or type(error).__name__
     if any(words in text for words in _NO_THREADS):
         return f"no more threads can be started ({text}): choose fewer --workers, or raise ulimit -u or -v"
     if any(words in text for words in _NO_FILES):

@@ -9,8 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
+import pyarrow.parquet as pq
 import pytest
 
 import packer
@@ -217,3 +219,21 @@ def test_too_little_address_space_to_tokenize_is_a_line(tmp_path, tokenizer, meg
     (line,) = done.stderr.splitlines()
     assert line.startswith("packer: ")
     assert "raise ulimit" in line
+
+
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize("megabytes", [700, 640, 490])
+def test_too_little_address_space_to_decode_is_a_line(tmp_path, megabytes):
+    """What several threads would import first is imported before them: a library ends the process without memory."""
+    values = np.random.default_rng(0).integers(0, 150_000, 20_000_000, np.int32)
+    lists = pa.ListArray.from_arrays(np.arange(0, len(values) + 1, 250, dtype=np.int32), values)
+    pq.write_table(pa.table({"input_ids": lists}), tmp_path / "rows.parquet", row_group_size=10_000)
+    command = [sys.executable, "-m", "packer", "pack", "rows.parquet", "--max-len", "256", "--workers", "2"]
+    limit = (megabytes << 20, megabytes << 20)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("packer: ")
+    assert "terminate" not in done.stderr

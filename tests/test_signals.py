@@ -174,3 +174,23 @@ def test_a_slow_chat_template_is_interrupted(tmp_path):
     assert time.monotonic() - started < 60  # all of it takes an hour
     strike.join()
     assert threading.active_count() == threads  # one that went on would keep the process from ending
+
+
+STUCK = """
+import hashlib
+from packer import signals
+with signals.noted():
+    print("begun", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in one call of a library
+"""
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_a_second_signal_ends_a_process_whose_main_thread_does_not_come_back(number):
+    with subprocess.Popen([sys.executable, "-c", STUCK], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(timeout=20) == -number

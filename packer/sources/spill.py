@@ -74,6 +74,8 @@ def spill_source(
     """
     if source.mapped:
         return source
+    import pyarrow.compute  # noqa: F401 (its first import ends the process if threads have used up the memory)
+
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces=pieces, source=source, sync=engine.is_shared or not engine.is_local)
     decoding.run(engine, progress)
