@@ -264,7 +264,7 @@ def samples(number):
     prompt = random.integers(1, 50, random.integers(1, 12)).tolist()
     documents = [random.integers(1, 50, random.integers(1, 12)).tolist() for _ in range(random.integers(0, 5))]
     labels = [[NO_LOSS] * len(prompt) + document for document in documents]
-    return {"input_ids": [prompt + document for document in documents], "labels": labels, "weight": float(number)}
+    return {"input_ids": [prompt + document for document in documents], "labels": labels, "score": float(number)}
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "memory"])
@@ -275,7 +275,7 @@ def test_records_of_token_lists_are_trees(tmp_path, kind):
         records = records[::-1]
     else:
         source = write_as(tmp_path / f"samples.{kind}", records)
-    packer.pack(source, tmp_path / "out", max_len=48, share_prefixes=True, keep=["weight"])
+    packer.pack(source, tmp_path / "out", max_len=48, share_prefixes=True, keep=["score"])
     assert list(packer.verify(tmp_path / "out", source)) == []
     expected = [
         (number, ids, trained_of(labels))
@@ -284,7 +284,7 @@ def test_records_of_token_lists_are_trees(tmp_path, kind):
     ]
     assert answers_in(tmp_path / "out") == sorted(expected)
     for _, _, kept in documents_in(tmp_path / "out").values():
-        assert kept["weight"] == records[kept["record_ids"]]["weight"]
+        assert kept["score"] == records[kept["record_ids"]]["score"]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,11 @@ REFUSED = {
         "needs records of several documents, and 'input_ids' holds one list per record",
     ),
     "no labels": ([{"input_ids": [[1, 2]]}], {}, "no column 'labels', only input_ids"),
-    "a mask": ([{"input_ids": [[1]], "labels": [[1]], "loss_mask": [[1]]}], {}, "'loss_mask' is not read for lists"),
+    "a mask": (
+        [{"input_ids": [[1]], "labels": [[1]], "loss_mask": [[1]]}],
+        {},
+        "'loss_mask' is not read: set what",
+    ),
     "texts": ([{"text": "a"}], {"tokenizer": True}, "needs records of several documents, and a record of"),
     "all trained": ([], {"tokenizer": True, "train_on": "all"}, "every document trains its beginning"),
     "positions": ([], {"add_column": ["position_ids"]}, "does not go with share_prefixes"),

@@ -15,6 +15,7 @@ from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
 from packer.inputs.documents import Columns, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
+from packer.inputs.loss_columns import Fields
 from packer.inputs.mapped_arrays import MappedArrays
 from packer.inputs.mapped_files import (
     FileState,
@@ -83,10 +84,10 @@ class ArrowReader(Reader):
         return decoded_lists(reader, columns, has_labels=has_labels)
 
     @classmethod
-    def column_names(cls, file: SourceFile) -> list[str]:
-        """Return the column names of a stream or file; none if it is empty."""
+    def first_fields(cls, file: SourceFile) -> Fields:
+        """Return the schema of a stream or file; no columns if it is empty."""
         with reading(file.name):
-            return list(schema_of(_mapped(file)).names) if file.bytes else []
+            return schema_of(_mapped(file)) if file.bytes else {}
 
     def cut(self, size: int) -> Sequence[ArrowReader]:
         """Cut into runs of equally many records. A file stays whole if each piece would decompress or download it."""

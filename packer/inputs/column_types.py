@@ -17,6 +17,7 @@ from packer.arrow import compute as pc
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.inputs.documents import Columns, DocumentError, columns_of_side
+from packer.inputs.loss_columns import loss_columns
 from packer.inputs.meanings import MASKS, names
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
@@ -288,11 +289,10 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     has_labels = columns.labels in schema.names
     for column in columns.wanted(has_labels=has_labels):
         _require_one(schema, column, name)
-    for mask in MASKS:
-        if mask in schema.names and mask not in columns.extra:
-            raise SourceError(
-                f"{name}: has a column '{mask}', and the first file has none; give it to all files or to none"
-            )
+    for column in loss_columns(schema, columns.absent):
+        raise SourceError(
+            f"{name}: has a column '{column}', and the first file has none; give it to all files or to none"
+        )
     for column in columns.extra:
         found = schema.field(column).type
         if column in columns.per_token and not (holds_numbers(plain_type(found), column) or pa.types.is_null(found)):

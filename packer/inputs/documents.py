@@ -182,6 +182,8 @@ class Columns(NamedTuple):
     labels: str
     extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
     per_token: tuple[str, ...] = ()  # columns of `extra` with one value per token, or several
+    masks: tuple[str, ...] = ()  # columns of `extra` that say which tokens are trained, or padding
+    absent: tuple[str, ...] = ()  # columns that would say so, and which the first file lacks, so no file may have them
     widths: Mapping[str, int] = {}
     by_sequence: bool = False  # whether each sequence of an indexed file is a document
     eos_id: int | None = None  # token that ends each document of a bare array

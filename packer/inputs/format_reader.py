@@ -26,6 +26,7 @@ from packer.inputs.documents import (
     reading,
 )
 from packer.inputs.list_checks import BlockRecords, Faults, decode_lists, is_nested, joined_batches, values_of
+from packer.inputs.loss_columns import Fields
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath, RemotePath
 from packer.token_memory import list_lengths
@@ -81,10 +82,9 @@ class Reader(Protocol):
         raise PackerError(f"{file.name}: {cls.no_lists}: set --tokenizer, or give another format")
 
     @classmethod
-    def column_names(cls, file: SourceFile) -> list[str]:
-        """Return the names of the columns at the beginning of the file; none if it has no record."""
-        fields = cls.open(file).fields
-        return [*(fields.names if isinstance(fields, pa.Schema) else fields or ())]
+    def first_fields(cls, file: SourceFile) -> Fields:
+        """Return the schema of the file, or its first record; an empty one if there is none."""
+        return cls.open(file).fields or {}
 
     @property
     def file(self) -> SourceFile:
@@ -339,7 +339,7 @@ Input: TypeAlias = DecodedInput | MappedLists
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None) -> DecodedInput:
     """Return the token lists of a reader as an input that checks them; `has_labels` is None without documents."""
     wanted = columns.wanted(has_labels=bool(has_labels))
-    ends = as_arrow(np.zeros(2, np.int32))
+    ends, lists = as_arrow(np.zeros(2, np.int32)), (*columns.per_token, *columns.masks)
     nothing = pa.ListArray.from_arrays(ends, pa.nulls(0))  # pa.array would import pandas
     wide = {
         name: pa.ListArray.from_arrays(ends, pa.nulls(0, pa.list_(pa.null(), width)))
@@ -350,7 +350,7 @@ def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None) 
         needed=tuple(dict.fromkeys(wanted)),
         extra=columns.extra,
         decode=partial(decode_lists, columns=columns, has_labels=bool(has_labels)),
-        empty=Batch(nothing, nothing if has_labels else None, 0, dict.fromkeys(columns.per_token, nothing) | wide),
+        empty=Batch(nothing, nothing if has_labels else None, 0, dict.fromkeys(lists, nothing) | wide),
         is_slow=not isinstance(reader.fields, pa.Schema),
         has_labels=has_labels,
     )

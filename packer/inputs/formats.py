@@ -46,7 +46,7 @@ class InputFormat:
 
     @property
     def reader_class(self) -> type[Reader]:
-        """The class whose methods `open`, `open_lists` and `column_names` open a file."""
+        """The class whose methods `open`, `open_lists` and `first_fields` open a file."""
         module, name = self.reader.rsplit(".", 1)
         found: type[Reader] = getattr(import_module(module), name)
         return found

@@ -8,9 +8,10 @@ the lines at fault.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, pairwise
 
 import numpy as np
@@ -38,7 +39,8 @@ from packer.inputs.line_blocks import (
     spellings,
 )
 from packer.inputs.list_checks import BlockRecords, Faults
-from packer.inputs.meanings import MASKS
+from packer.inputs.loss_columns import loss_columns
+from packer.inputs.meanings import ONLY_LISTS
 from packer.system_errors import shortage
 
 _FIRST = 1 << 16  # bytes read at once to find the first record
@@ -194,7 +196,7 @@ def parse_lines(
     invalid.
     """
     try:
-        _refuse_masks(block, columns)
+        _refuse_absent(block, columns)
         parsed = _parse(block, columns, types)
         _require_lists(parsed, columns, count_lines(block), has_labels=has_labels)
     except (pa.ArrowException, DocumentError) as error:
@@ -295,10 +297,16 @@ def _require_lists(parsed: Mapping[str, pa.Array], columns: Columns, lines: int,
         raise pa.ArrowInvalid("a list is missing")
 
 
-def _refuse_masks(block: bytes, columns: Columns) -> None:
-    """Raise an ArrowInvalid if a line has a mask that is not read, since the first line has none."""
-    masks = [mask for mask in MASKS if mask not in columns.extra]
-    if any(name in block for mask in masks for name in spellings(mask)):
+def _refuse_absent(block: bytes, columns: Columns) -> None:
+    """Raise an ArrowInvalid if a line has a column that says what is trained and is not read, as the first has none."""
+    if columns.absent and _pattern(columns.absent).search(block):
         for line in filled_lines(block):
-            if any(mask in read_record(line) for mask in masks):
-                raise pa.ArrowInvalid("a mask is not read")
+            if loss_columns(read_record(line), columns.absent):
+                raise pa.ArrowInvalid("a column is not read")
+
+
+@cache
+def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Return the pattern of fields with one of these names, and with a list as their value where they need one."""
+    ways = (rf'{name}"\s*:' + r"\s*\[" * (name in ONLY_LISTS) for name in names)
+    return re.compile(f'"(?:{"|".join(ways)})'.encode())

@@ -29,7 +29,8 @@ from packer.inputs.documents import (
     value_message,
     wrong_values,
 )
-from packer.inputs.meanings import ATTENTION, MASKS
+from packer.inputs.loss_columns import WEIGHT_LIMIT, loss_columns, mask_of_numbers
+from packer.inputs.meanings import ATTENTION, INVERSE_MASKS, WEIGHTS
 from packer.manifest_fields import Reason
 from packer.token_memory import list_lengths
 
@@ -71,7 +72,7 @@ def document_error(tokens: pa.Array, beside: Mapping[str, pa.Array], row: int, c
     lists = {name: array[row].values for name, array in {columns.input_ids: tokens, **beside}.items()}
     tokens = lists[columns.input_ids]
     for column, values in lists.items():
-        reason: Reason = "invalid_labels" if column in (columns.labels, *MASKS) else "invalid_value"
+        reason: Reason = "invalid_labels" if column in (columns.labels, *columns.masks) else "invalid_value"
         if values is tokens:
             reason = "missing_value" if values is None else "invalid_tokens"
         if values is None:
@@ -123,9 +124,10 @@ def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool) -
 
     Raises a DocumentError with the number of the first record that cannot be used.
     """
+    numbers = [name for name in columns.masks if name not in columns.per_token]
     if isinstance(records, pa.RecordBatch):
         lists = {name: records.column(name) for name in (columns.input_ids, columns.labels)[: 1 + has_labels]}
-        extra = {name: as_plain(records.column(name)) for name in columns.per_token}
+        extra = {name: as_plain(records.column(name)) for name in (*columns.per_token, *numbers)}
     else:
         for row, record in enumerate(records):
             try:
@@ -136,20 +138,20 @@ def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool) -
             name: pa.array([record.get(name) for record in records], pa.list_(pa.int32()))
             for name in (columns.input_ids, columns.labels)[: 1 + has_labels]
         }
-        extra = {
-            name: require_lists(infer([record.get(name) for record in records], name), name)
-            for name in columns.per_token
-        }
+        extra = {name: infer([record.get(name) for record in records], name) for name in (*columns.per_token, *numbers)}
+        extra |= {name: require_lists(extra[name], name) for name in columns.per_token}
+    lengths = list_lengths(lists[columns.input_ids])
+    for name in numbers:
+        extra[name] = _large_lists(as_arrow(mask_of_numbers(name, extra[name], lengths)), lengths)
     labels = lists[columns.labels] if has_labels else None
     return check_lists(Batch(lists[columns.input_ids], labels, 0, extra), columns)
 
 
 def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels: bool) -> None:
     """Raise a DocumentError if a record lacks a column, or a value has a wrong type. Nulls are found later."""
-    for mask in MASKS:
-        if mask in record and mask not in columns.extra:
-            message = f"has '{mask}', and the first line has none; give it to all lines or none"
-            raise DocumentError(0, message, reason="invalid_labels")
+    for name in loss_columns(record, columns.absent):
+        message = f"has '{name}', and the first line has none; give it to all lines or none"
+        raise DocumentError(0, message, reason="invalid_labels")
     if columns.input_ids not in record:
         message = f"no '{columns.input_ids}' (found: {', '.join(record) or 'none'})"
         raise DocumentError(0, message, reason="missing_value")
@@ -278,17 +280,18 @@ def _first_place(is_wrong: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Ite
 def _mask_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     """Find the first document with a mask that holds other values than 0 and 1."""
     lengths, faults = list_lengths(batch.input_ids), []
-    for name in (name for name in columns.per_token if name in MASKS):
+    for name in columns.masks:
         found = _numbers(batch.extra[name])
+        limit = f"{WEIGHT_LIMIT} --keep-tokens {name}" if name in WEIGHTS else "a mask is 0 or 1; fix the source"
         for row, at, position in _first_place((found != 0) & (found != 1), lengths):
-            message = f"'{name}' holds {found[at]} at position {position}: a mask is 0 or 1; fix the source"
+            message = f"'{name}' holds {found[at]} at position {position}: {limit}"
             faults.append(DocumentError(row, message, reason="invalid_labels"))
     return min(faults, key=attrgetter("row"), default=None)
 
 
 def _hole_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     """Find the first document with padding between its tokens."""
-    if ATTENTION not in columns.per_token:
+    if ATTENTION not in columns.masks:
         return None
     lengths, attended = list_lengths(batch.input_ids), mask_values(batch.extra[ATTENTION])
     first, last, places = attended_places(attended, lengths)
@@ -306,9 +309,9 @@ def _hole_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     return None
 
 
-def mask_values(lists: pa.Array) -> NDArray[np.bool_]:
-    """Return the values of a mask without faults as booleans, one per token."""
-    found: NDArray[np.bool_] = _numbers(lists) == 1
+def mask_values(lists: pa.Array, name: str = "") -> NDArray[np.bool_]:
+    """Return the values of a mask without faults as booleans, one per token; those of an inverse one inverted."""
+    found: NDArray[np.bool_] = _numbers(lists) == (name not in INVERSE_MASKS)
     return found
 
 
@@ -343,7 +346,7 @@ def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_lab
         if not pa.types.is_signed_integer(labels.type) or labels.type.bit_width < 32:
             labels = labels.cast(pa.int64())
         for name in (name for name in masks if name != ATTENTION):
-            mask = as_arrow(mask_values(batch.extra[name]))
+            mask = as_arrow(mask_values(batch.extra[name], name))
             labels = pc.if_else(mask, labels, as_scalar(NO_LOSS, labels.type))
     extra = {name: column for name, column in batch.extra.items() if name not in masks}
     if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION])).all():

@@ -48,6 +48,7 @@ Means: TypeAlias = Literal[
     "mask",  # 1 where tokens are trained
     "inverse_mask",  # 1 where tokens are not trained
     "prompt_length",  # number of tokens at the beginning that are not trained
+    "weight",  # how much a document, or each token, is trained
     "attention",
     "turns",
     # of a column of rows that another tool has packed
@@ -72,8 +73,13 @@ class Field(NamedTuple):
     note: str = ""
     """Why it means nothing for training, or what to do about a field that is refused."""
 
+    only_lists: bool = False
+    """Whether it means this only as a list of numbers, one for each token; anything else means nothing."""
+
 
 _MEDIA = "LLaVA, LLaMA-Factory, TRL"
+_REPEATED = "repeats what input_ids, or answer_start_idx beside it, say"
+_RENAME = "tools differ in its meaning; name it loss_mask if it is 1 at trained tokens, or remove it"
 
 FIELDS: dict[Place, tuple[Field, ...]] = {
     "record": (
@@ -117,9 +123,34 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
     "tokens": (
         Field("input_ids", "token_ids", "Hugging Face tokenizers"),
         Field("labels", "labels", "Hugging Face trainers"),
-        Field("loss_mask", "mask", "Megatron-LM, NeMo"),
+        Field("label", "labels", "Hugging Face data collators", "otherwise the class of a document", only_lists=True),
+        Field("label_ids", "labels", "Hugging Face data collators", "otherwise classes", only_lists=True),
+        Field("loss_mask", "mask", "Megatron-LM, NeMo, slime, prime-rl"),
         Field("completion_mask", "mask", "TRL"),
         Field("assistant_masks", "mask", "transformers, TRL"),
+        Field("assistant_mask", "mask", "ART"),
+        Field("assistant_tokens_mask", "mask", "named after an argument of transformers"),
+        Field("response_mask", "mask", "verl, ROLL"),
+        Field("target_mask", "mask", "Gemma in JAX", "otherwise the top k of a teacher in Axolotl", only_lists=True),
+        Field("label_mask", "mask", "OLMo-core"),
+        Field("prompt_mask", "inverse_mask", "ROLL"),
+        Field("prompt_length", "prompt_length", "Axolotl"),
+        Field("answer_start_idx", "prompt_length", "NeMo, Megatron-Bridge"),
+        *(Field(name, "weight", "weighted losses") for name in ("weight", "weights", "sample_weight", "loss_weight")),
+        Field("loss_weights", "weight", "LLaMA-Factory"),
+        Field("loss_scale", "weight", "ms-swift"),
+        Field("loss_multiplier", "weight", "NeMo-RL"),
+        *(Field(name, "refused", by, _RENAME) for name, by in (("mask", "many tools"), ("action_mask", "OpenRLHF"))),
+        Field("padding_mask", "refused", "Automodel", "give an attention_mask, which is 0 at padding, instead"),
+        Field("special_tokens_mask", "nothing", "Hugging Face tokenizers", "says which tokens are special"),
+        Field("token_type_ids", "nothing", "Hugging Face tokenizers", "numbers the sentences of a pair"),
+        Field("offset_mapping", "nothing", "Hugging Face tokenizers", "places of tokens in the text"),
+        Field("overflow_to_sample_mapping", "nothing", "Hugging Face tokenizers", "numbers of texts"),
+        Field("length", "nothing", "Hugging Face tokenizers, ms-swift, Axolotl", _REPEATED),
+        Field("num_tokens", "nothing", "xtuner", _REPEATED),
+        Field("token_count", "nothing", "NeMo, Megatron-Bridge, datatrove", _REPEATED),
+        *(Field(f"context_{what}", "nothing", "NeMo, Megatron-Bridge", _REPEATED) for what in ("ids", "length")),
+        Field("answer_ids", "nothing", "NeMo, Megatron-Bridge", _REPEATED),
         Field("attention_mask", "attention", "Hugging Face tokenizers"),
         Field("turn_starts", "turns", "packer tokenize"),
     ),
@@ -189,8 +220,16 @@ MARKS = names("message", "trained", "untrained")
 When packer tokenizes a chat, a token that spans the border of two turns belongs to the later one.
 """
 
-LOSS_MASKS = names("tokens", "mask", "inverse_mask")
-"""Columns with a number per token that says whether it is trained."""
-
-MASKS = (*LOSS_MASKS, ATTENTION)
+MASKS = (*names("tokens", "mask", "inverse_mask"), ATTENTION)
 """Columns of 0 and 1 per token, as trainers and tokenizers write them."""
+
+LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS, _REFUSED = (
+    names("tokens", means) for means in ("labels", "inverse_mask", "prompt_length", "weight", "refused")
+)
+"""Columns by their meaning; the first of labels has the name that --labels-column has by default."""
+
+SAYING = (*LABELS, *MASKS, *PROMPT_LENGTHS, *WEIGHTS, *_REFUSED)
+"""Columns that say which tokens are trained, or padding."""
+
+ONLY_LISTS = tuple(field.name for field in FIELDS["tokens"] if field.only_lists)
+"""Columns among them that say so only as a list of numbers."""

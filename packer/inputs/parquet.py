@@ -57,10 +57,10 @@ class ParquetReader(Reader):
         return decoded_lists(reader, columns, has_labels=has_labels)
 
     @classmethod
-    def column_names(cls, file: SourceFile) -> list[str]:
-        """Return the column names of a file."""
+    def first_fields(cls, file: SourceFile) -> pa.Schema:
+        """Return the schema of a file."""
         with reading(file.name), _opened(file, ahead=False) as parquet:
-            return list(parquet.schema_arrow.names)
+            return parquet.schema_arrow
 
     @property
     def rows(self) -> int:

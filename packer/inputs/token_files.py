@@ -32,6 +32,7 @@ from packer.errors import PackerError, SourceError
 from packer.inputs.column_types import find_columns
 from packer.inputs.documents import COLUMNS, Columns, SourceFile, reading
 from packer.inputs.format_reader import Reader, opened
+from packer.inputs.loss_columns import Fields
 from packer.inputs.mapped_arrays import Bounds, MappedArrays, MappedColumn, first_descent, map_index
 from packer.inputs.mapped_files import FileState
 from packer.inputs.token_tables import MappedLists
@@ -71,9 +72,9 @@ class TokenFile(Reader, Protocol):
         return None
 
     @classmethod
-    def column_names(cls, file: SourceFile) -> list[str]:
-        """Return the names that the tokens and the mask have for packer."""
-        return [COLUMNS.input_ids] if cls.mask_of(file.stored) is None else [COLUMNS.input_ids, _MASK_COLUMN]
+    def first_fields(cls, file: SourceFile) -> Fields:
+        """Return a record with the names that the tokens and the mask have for packer."""
+        return dict.fromkeys([COLUMNS.input_ids, *([_MASK_COLUMN] if cls.mask_of(file.stored) is not None else ())])
 
     @classmethod
     def mapped(

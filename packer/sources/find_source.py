@@ -32,6 +32,7 @@ from packer.inputs.hugging_face import (
     no_splits,
     table_reader,
 )
+from packer.inputs.loss_columns import Fields
 from packer.inputs.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
@@ -375,12 +376,12 @@ def readers_of(found: Found) -> list[Reader]:
     return for_each_file(lambda kind, file: kind.open(file), found)
 
 
-def column_names(found: Found) -> list[str]:
-    """Return the column names of the first file that has any."""
+def first_fields(found: Found) -> Fields:
+    """Return the schema of the first file with columns, or its first record."""
     if found.table is not None:
-        return list(found.table.table.column_names)
-    names = (_reader_of(found, file).column_names(file) for file in found.files)
-    return next(filter(None, names), [])
+        return found.table.table.schema
+    fields = (_reader_of(found, file).first_fields(file) for file in found.files)
+    return next(filter(None, fields), {})
 
 
 def _reader_of(found: Found, file: SourceFile) -> type[Reader]:

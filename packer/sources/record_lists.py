@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import partial
 from operator import attrgetter
 
@@ -16,7 +17,8 @@ from packer.inputs.documents import Batch, Columns, DocumentError, columns_of_si
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import BlockRecords, as_lists, check_list, check_lists, first_fault, int32_lists
-from packer.inputs.meanings import MASKS
+from packer.inputs.loss_columns import Fields, loss_columns
+from packer.inputs.meanings import SAYING
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
 from packer.sources.record_sources import source_of_records
@@ -39,7 +41,12 @@ def open_records(found: Found, options: ReadOptions) -> Source:
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
     readers = readers_of(found)
+    names = (*SAYING, *(f"{role}_{name}" for role in ROLES for name in SAYING if options.pairs))
+    unread = [name for name in names if name not in (*columns.wanted(has_labels=True), *COLUMNS_OF_PAIRS)]
+    refused = partial(loss_columns, names=unread, depth=1 if options.pairs else 2)
     for reader in readers:
+        for name in refused(reader.fields or {}):
+            raise PackerError(f"{reader.file.name}: {_UNREAD.format(name)}")
         if options.pairs:
             check_fields_of_pairs(reader)
         else:
@@ -51,9 +58,22 @@ def open_records(found: Found, options: ReadOptions) -> Source:
         readers,
         options,
         columns=COLUMNS_OF_PAIRS if options.pairs else columns[:2],
-        decode=answers_of_pairs if options.pairs else partial(_documents, columns),
+        decode=partial(_decode, refused, answers_of_pairs if options.pairs else partial(_documents, columns)),
         empty=Batch(nothing, nothing, 0),
     )
+
+
+_UNREAD = "'{}' is not read: set what it masks to -100 in the labels, and remove it"
+
+
+def _decode(
+    refused: Callable[[Fields], Collection[str]], decode: Callable[[BlockRecords], Batch], records: BlockRecords
+) -> Batch:
+    """Decode records, after a DocumentError for the first line with a column that says what is trained."""
+    for row, record in enumerate(records if not isinstance(records, pa.RecordBatch) else ()):
+        for name in refused(record):
+            raise DocumentError(row, _UNREAD.format(name), reason="invalid_labels")
+    return decode(records)
 
 
 def _check_fields(reader: Reader, columns: Columns) -> None:
@@ -76,9 +96,6 @@ def _check_fields(reader: Reader, columns: Columns) -> None:
                 f"{'one list' if kind is None else kind} per record: give lists of lists, or set --pairs; chats are "
                 "tokenized with --train-on each-answer"
             )
-    mask = next((mask for mask in MASKS if mask in names), None)
-    if mask is not None:
-        raise PackerError(f"{name}: '{mask}' is not read for lists of documents: apply it to '{columns.labels}'")
 
 
 def _is_nested(value: object) -> bool:
@@ -146,9 +163,6 @@ def check_fields_of_pairs(reader: Reader) -> None:
     if fields is None:
         return
     names = fields.names if isinstance(fields, pa.Schema) else [*fields]
-    for mask in (f"{role}_{mask}" for role in ROLES for mask in MASKS):
-        if mask in names:
-            raise PackerError(f"{name}: '{mask}' is not read: set what it masks to -100 in the labels, and remove it")
     for side in SIDES:
         require_column(names, name, side)
         has_labels = side.labels in names

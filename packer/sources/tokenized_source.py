@@ -7,18 +7,20 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
-from packer.inputs.documents import Columns, SourceFile, reading
+from packer.inputs.documents import Columns, DocumentError, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usual_widths
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
-from packer.inputs.meanings import ATTENTION, MASKS, TURN_STARTS
+from packer.inputs.loss_columns import Fields, loss_columns, mask_of_numbers
+from packer.inputs.meanings import ATTENTION, LABELS, MASKS, PROMPT_LENGTHS, SAYING, TURN_STARTS, fields_in
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
-from packer.sources.find_source import column_names, for_each_file
+from packer.sources.find_source import first_fields, for_each_file
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
 from packer.stores import RemotePath
@@ -33,20 +35,21 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
 
     Records of several documents, such as preference pairs, are opened by `open_records`.
     """
-    refuse_masks((*options.value_columns, *options.keep_tokens))
+    refuse_masks((*options.value_columns, *options.keep_tokens), (*MASKS, *PROMPT_LENGTHS))
     _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
         return open_records(found, options)
 
     # Find the columns, and masks beside them.
-    names = column_names(found)
+    fields = first_fields(found)
+    names = [*(fields.names if isinstance(fields, pa.Schema) else fields)]
     if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
         raise PackerError(
             f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
             "`packer tokenize` wrote"
         )
-    columns, masks = _columns_of(options), tuple(name for name in MASKS if name in names)
-    read = _with(columns, masks)
+    read = _with_masks(_columns_of(options), fields, found.name)
+    columns = _without(read, read.masks)
 
     # Open the files, or the table.
     opened: list[Input]
@@ -62,7 +65,7 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     # Compare their columns, and apply the masks.
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     columns = columns._replace(widths=usual_widths(opened, columns.per_token))
-    inputs = _masked(opened, columns, masks)
+    inputs = _masked(opened, read._replace(widths=columns.widths))
     _refuse_missing_labels(found, columns, inputs)
     return Source(
         name=found.name,
@@ -102,10 +105,10 @@ def _refuse_unused(found: Found, options: ReadOptions) -> None:
             raise PackerError(f"{name} {value} is for {files}, and {found.name} has no such file: leave it out")
 
 
-def refuse_masks(keep: Sequence[str]) -> None:
-    """Raise a PackerError if one of the columns to keep is a mask."""
+def refuse_masks(keep: Sequence[str], names: Sequence[str] = MASKS) -> None:
+    """Raise a PackerError if one of the columns to keep is a mask, or another one of these names."""
     for name in keep:
-        if name in MASKS:
+        if name in names:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
 
 
@@ -121,17 +124,46 @@ def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Inpu
         raise PackerError(f"{found.name}: no labels column '{columns.labels}'; name one that exists")
 
 
-def _with(columns: Columns, masks: tuple[str, ...]) -> Columns:
-    """Add masks to the columns to read."""
-    return columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
+def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
+    """Add what says which tokens are trained, or padding, in the first file.
+
+    Raises a PackerError if there are several columns of labels, or one that cannot be read in one way only.
+    """
+    used, is_default = (columns.input_ids, *columns.extra), columns.labels == LABELS[0]
+    found = {each: has_lists for each, has_lists in loss_columns(fields).items() if each not in used}
+    labels = [each for each in found if each in LABELS and is_default] or [columns.labels]
+    if len(labels) > 1:
+        raise PackerError(
+            f"{name}: {' and '.join(map(repr, labels))} both hold labels: remove one of them, or name the one to use, "
+            f"as in --labels-column {labels[1]}"
+        )
+    for field in fields_in("tokens", found).values():
+        if field.means == "refused" and field.name not in labels:
+            raise PackerError(f"{name}: column '{field.name}' may say what is trained, and is not read: {field.note}")
+    masks = {each: has_lists for each, has_lists in found.items() if each not in (*LABELS, *labels)}
+    used = (*used, *masks, *labels, *(() if is_default else LABELS))
+    return columns._replace(
+        labels=labels[0],
+        extra=(*columns.extra, *masks),
+        per_token=(*columns.per_token, *(each for each, has_lists in masks.items() if has_lists)),
+        masks=tuple(masks),
+        absent=tuple(each for each in SAYING if each not in used),
+    )
 
 
-def _masked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...]) -> tuple[Input, ...]:
+def _without(columns: Columns, masks: Sequence[str]) -> Columns:
+    """Return columns without some masks."""
+    every = (columns.extra, columns.per_token, columns.masks)
+    extra, per_token, kept = (tuple(name for name in names if name not in masks) for names in every)
+    return columns._replace(extra=extra, per_token=per_token, masks=kept)
+
+
+def _masked(inputs: Sequence[Input], read: Columns) -> tuple[Input, ...]:
     """Return inputs whose masks are applied while they are read; mapped ones stay mapped if no mask changes any."""
     mapped = [each for each in inputs if isinstance(each, MappedLists)]
     if len(mapped) == len(inputs):
-        masks = tuple(name for name in masks if not all(_masks_nothing(each, name) for each in mapped))
-    read = _with(columns, masks)
+        read = _without(read, [name for name in read.masks if all(_masks_nothing(each, name) for each in mapped)])
+    masks = read.masks
 
     def prepared(each: Input) -> Input:
         if isinstance(each, MappedLists):
@@ -151,7 +183,7 @@ def _masked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...]) -
 
 
 def _masks_nothing(input_: MappedLists, name: str) -> bool:
-    """Whether a mask is 1 at every token of a mapped input, so that it need not be applied.
+    """Whether every token of a mapped input is trained by a mask, so that it need not be applied.
 
     A mask in object storage is not looked at, which would take each rank as long as all together need to decode it.
     """
@@ -161,11 +193,13 @@ def _masks_nothing(input_: MappedLists, name: str) -> bool:
         try:
             return all(
                 not mask.null_count
-                and mask_values(mask).all()
+                and mask_values(mask, name).all()
                 and np.array_equal(list_lengths(mask), list_lengths(tokens))
+                if name in input_.columns.per_token
+                else mask_of_numbers(name, mask, list_lengths(tokens)).all()
                 for mask, tokens in input_.chunks(name, input_.columns.input_ids)
             )
-        except ValueError:  # raised with its place when the lists are checked
+        except (ValueError, DocumentError):  # raised with its place when the lists are checked
             return False
 
 
