@@ -67,9 +67,12 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column is kept: string for string_view, storage or value type for wrapped types."""
+    """Return the type in which a column is kept: string for string_view, storage or value type for wrapped types.
+
+    JSON stays, because its values are not its storage: see `python_values`.
+    """
     if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
+        return kind if is_json(kind) else plain_type(kind.storage_type)
     if pa.types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
@@ -111,9 +114,19 @@ def can_be_kept(kind: pa.DataType) -> bool:
 def has_type(kind: pa.DataType, is_sought: Callable[[pa.DataType], bool]) -> bool:
     """Whether a type, or one at any level of nesting in it, is of a kind, such as `pa.types.is_union`."""
     if isinstance(kind, pa.BaseExtensionType):
-        return has_type(kind.storage_type, is_sought)
+        return is_sought(kind) or has_type(kind.storage_type, is_sought)
     inside = (kind.field(number).type for number in range(kind.num_fields))
     return is_sought(kind) or any(has_type(each, is_sought) for each in inside)
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """Whether a type is Arrow's JSON: strings that hold values."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+
+
+def holds_json(kind: pa.DataType) -> bool:
+    """Whether a type is JSON, or has it at any level of nesting."""
+    return has_type(kind, is_json)
 
 
 def is_string(kind: pa.DataType) -> bool:
@@ -312,7 +325,7 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
 
 def check_kept(kind: pa.DataType, column: str, name: str) -> None:
     """Raise a `SourceError` if a column with one value per document has a type that cannot be kept, such as a union."""
-    if not can_be_kept(kind):
+    if not holds_json(kind) and not can_be_kept(kind):  # the types of JSON's values are known when all are read
         raise SourceError(
             f"{name}: column '{column}' holds {kind}, which is not supported; "
             "save it as strings, numbers, lists or structs"

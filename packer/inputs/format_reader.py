@@ -16,7 +16,7 @@ from packer.arrow import as_arrow
 from packer.column_names import ANSWER
 from packer.engine import DecodePool
 from packer.errors import PackerError
-from packer.inputs.column_types import as_plain, infer, plain_type, require_kept
+from packer.inputs.column_types import as_plain, holds_json, infer, plain_type, require_kept
 from packer.inputs.documents import (
     Batch,
     Columns,
@@ -27,6 +27,7 @@ from packer.inputs.documents import (
 )
 from packer.inputs.list_checks import BlockRecords, Faults, decode_lists, is_nested, joined_batches, values_of
 from packer.inputs.loss_columns import Fields
+from packer.inputs.python_values import python_values
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath, RemotePath
 from packer.token_memory import list_lengths
@@ -151,9 +152,10 @@ def opened(path: AnyPath) -> Iterator[tuple[pa.NativeFile, pa.NativeFile]]:
 
 def values_of_column(records: BlockRecords, column: str) -> pa.Array:
     """Return the values of a kept column. Raises a DocumentError if they have no common type."""
-    if isinstance(records, pa.RecordBatch):
-        return as_plain(records.column(column))
-    return infer([record.get(column) for record in records], column)
+    if not isinstance(records, pa.RecordBatch):
+        return infer([record.get(column) for record in records], column)
+    values = records.column(column)
+    return infer(python_values(values, column), column) if holds_json(values.type) else as_plain(values)
 
 
 def _slice(records: BlockRecords, first: int, last: int) -> BlockRecords:
@@ -210,11 +212,12 @@ class DecodedInput:
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Declared types of the extra columns; empty if the file has no schema or no documents."""
+        """Declared types of the extra columns; empty if the file has no schema or no documents. JSON declares none."""
         fields = self.reader.fields
         if not isinstance(fields, pa.Schema) or self.rows == 0:
             return {}
-        return {name: fields.field(name).type for name in self.extra}
+        types = {name: fields.field(name).type for name in self.extra}
+        return {name: kind for name, kind in types.items() if not holds_json(kind)}
 
     def cut(self, size: int) -> Sequence[DecodedInput]:
         """Cut into the pieces of the reader (`Reader.cut`). `file.bytes` of a piece is its share of the file."""

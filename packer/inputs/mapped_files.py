@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from packer.arrow_messages import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader
 from packer.errors import SourceError
+from packer.inputs.column_types import is_json
 from packer.inputs.documents import reading
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import Mirror, fetch_chunks, map_whole
@@ -70,22 +71,22 @@ def is_ipc_file(buffer: pa.Buffer) -> bool:
 
 
 def schema_of(buffer: pa.Buffer) -> pa.Schema:
-    """Return the schema of a mapped stream or file, with the storage of extension types; see `with_storage`."""
+    """Return the schema of a mapped stream or file, with types as in `with_storage`."""
     schema = pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
     for number, field in enumerate(schema):
-        if isinstance(field.type, pa.BaseExtensionType):
+        if isinstance(field.type, pa.BaseExtensionType) and not is_json(field.type):
             schema = schema.set(number, field.with_type(field.type.storage_type))
     return schema
 
 
 def with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a record batch with the storage of columns of extension types; nothing is copied.
+    """Return a record batch with the storage of columns of extension types but JSON; nothing is copied.
 
     pyarrow reads such a column as its storage until a library, such as `datasets` for `Array2D`, declares the type, so
     this makes the result independent of what is imported.
     """
     for number, column in enumerate(batch.columns):
-        if isinstance(column.type, pa.BaseExtensionType):
+        if isinstance(column.type, pa.BaseExtensionType) and not is_json(column.type):
             field = batch.schema.field(number).with_type(column.type.storage_type)
             batch = batch.set_column(number, field, column.storage)
     return batch

@@ -9,9 +9,9 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer.errors import SourceError
+from packer.errors import PackerError, SourceError
 from packer.inputs import format_reader
-from packer.inputs.column_types import find_columns
+from packer.inputs.column_types import find_columns, holds_json
 from packer.inputs.documents import Columns, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
 from packer.stores import RemotePath
@@ -93,6 +93,7 @@ class ParquetReader(Reader):
         largest = max([1.0, *self.row_sizes[self.run.start : self.run.stop]])
         per_block = int(min(max(size / largest, 1), most))
         with reading(self.file.name), _opened(self.file, ahead=True) as parquet:
+            _refuse_unread_json(parquet, present, self.file.name)
             for batch in parquet.iter_batches(per_block, self.run, present, use_threads=False):
                 done += len(batch)
                 if done > rows:
@@ -141,6 +142,16 @@ def _reader(
         row_sizes=tuple(row_sizes),
         holds_lists=tokens is not None,
     )
+
+
+def _refuse_unread_json(parquet: pq.ParquetFile, columns: Sequence[str], name: str) -> None:
+    """Refuse columns of JSON that pyarrow reads as text: before 21, those of files without an Arrow schema."""
+    leaves = map(parquet.schema.column, range(len(parquet.schema)))
+    of_json = {leaf.path.split(".")[0] for leaf in leaves if leaf.logical_type.type == "JSON"}
+    for column in columns:
+        if column in of_json and not holds_json(parquet.schema_arrow.field(column).type):
+            what = f"JSON, which pyarrow {pa.__version__} reads as text; install pyarrow 21 or newer"
+            raise PackerError(f"{name}: column '{column}' holds {what}")
 
 
 def _opened(file: SourceFile, *, ahead: bool) -> pq.ParquetFile:

@@ -11,11 +11,12 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.inputs.column_types import refuse_twins
+from packer.inputs.column_types import is_json, refuse_twins
 from packer.inputs.documents import COLUMNS, DocumentError
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.meanings import OF_CHATS, OF_PROMPTS, TURN_STARTS
+from packer.inputs.python_values import python_values
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
 from packer.sources.record_sources import source_of_records
@@ -75,8 +76,10 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
     """Return the columns that hold the text or preference pairs, which must be the same in all files."""
     known: dict[str, Records] = {}
     for reader in readers:
-        if reader.fields is not None:
-            known[reader.file.name] = _records_of(reader.fields, reader.file.name, text_column, pairs=pairs)
+        fields = reader.fields
+        if fields is not None:
+            fields = _with_json_types(reader, fields) if isinstance(fields, pa.Schema) else fields
+            known[reader.file.name] = _records_of(fields, reader.file.name, text_column, pairs=pairs)
     if not known:
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
@@ -91,6 +94,18 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
     # some files may lack tools, and so may the first line of a file
     beside = OF_CHATS if records.conversational else () if records.kind == "text" else OF_PROMPTS
     return replace(records, template_columns=beside, media_columns=media)
+
+
+def _with_json_types(reader: Reader, schema: pa.Schema) -> pa.Schema:
+    """Give columns of JSON the type of the first values in a file, if these are strings or lists."""
+    columns = [field.name for field in schema if is_json(field.type)]
+    with contextlib.suppress(SourceError, DocumentError, KeyError):  # which are raised when all is read
+        for block, _ in islice(reader.blocks(columns), 1 if columns else 0):
+            for name in columns:
+                held = {*map(type, python_values(block.column(name), name))}
+                kind = pa.string() if str in held else pa.list_(pa.null()) if list in held else pa.null()
+                schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+    return schema
 
 
 def _comparable(records: Records) -> Records:

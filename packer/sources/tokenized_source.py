@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
 from packer.inputs.arrow_files import decoded_again
-from packer.inputs.column_types import check_types, find_columns
+from packer.inputs.column_types import check_types, find_columns, holds_json
 from packer.inputs.documents import Columns, DocumentError, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usual_widths
 from packer.inputs.hugging_face import Found
@@ -57,6 +57,9 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
         opened = [_open_table(found, read)]
     else:
         opened = for_each_file(lambda kind, file: kind.open_lists(file, read), found)
+    for at, each in enumerate(opened):
+        if isinstance(each, MappedLists) and any(map(holds_json, each.declared_types.values())):
+            opened[at] = decoded_again(each, read)
     if options.on_error == "skip":
         opened = [
             replace(decoded_again(each, read) if isinstance(each, MappedLists) else each, skips=True) for each in opened

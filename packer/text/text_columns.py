@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
+from packer.inputs.column_types import is_json
 from packer.inputs.documents import DocumentError
 from packer.inputs.meanings import HISTORY, OF_CHATS, PLACEHOLDERS, PROMPTS, names
+from packer.inputs.python_values import python_values
 from packer.options.choices import TrainOn
 
 RecordKind = Literal["text", "prompt+completion", "chat", "pair"]
@@ -205,17 +207,16 @@ def _shapes_and_json(
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
     """Return the values of a column as Python objects.
 
-    Arrow gives every message and tool the fields of all others, with nulls; these nulls are left out. A DocumentError
-    is raised if text is not UTF-8.
+    Arrow gives every message and tool the fields of all others, with nulls; these nulls are left out. JSON is decoded.
+    A DocumentError is raised if text is not UTF-8.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         return [record.get(column) for record in batch]
     try:
-        values: list[Any] = batch.column(column).to_pylist()
+        return python_values(batch.column(column), column, of_text=True)
     except UnicodeDecodeError as error:
         message = f"invalid UTF-8 at byte {error.start} of a text"
         raise DocumentError(0, message, reason="invalid_text") from None
-    return values if _arrow_shape(batch.schema.field(column).type) == "string" else [_without_nulls(v) for v in values]
 
 
 def _named_columns(shapes: Mapping[str, str], name: str, text_column: str) -> tuple[str, ...]:
@@ -265,10 +266,4 @@ def _arrow_shape(kind: pa.DataType) -> str:
         return "string"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return "list"
-    return "null" if pa.types.is_null(kind) else "struct" if pa.types.is_struct(kind) else str(kind)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+    return "null" if pa.types.is_null(kind) or is_json(kind) else "struct" if pa.types.is_struct(kind) else str(kind)
