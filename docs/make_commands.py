@@ -37,7 +37,7 @@ in Python. What can be repeated on the command line is a list in Python. These d
 
 | command line | Python |
 |---|---|
-| `--chat-template FILE` | `chat_template`: the content of the file (names are the same) |
+| `--chat-template NAME_OR_FILE` | `chat_template`: the same, or the text of a template, which has a `{{` |
 | `--add-column position_ids` | `add_column="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions return a result, whose `to_dict()` is what `--json` prints, and raise errors |
 

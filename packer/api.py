@@ -52,7 +52,7 @@ def pack(
     tokenizer: str | Path | None = None,
     text_column: str | None = None,
     train_on: TrainOn | None = None,
-    chat_template: str | None = None,
+    chat_template: str | Path | None = None,
     long: LongPolicy = "split",
     keep: Sequence[str] = (),
     algorithm: str = "auto",
@@ -72,8 +72,8 @@ def pack(
         text_column: column of text or messages, if it has another name than those that are recognized.
         train_on: part of each document to train on: "assistant", "completion", "all" and others. By default, assistant
             turns of chats, the completion of a prompt, and all of a plain text.
-        chat_template: content of a Jinja template, or the name of one that comes with packer, to use instead of the
-            tokenizer's own.
+        chat_template: a file with a Jinja template, the name of one that comes with packer, or the text of one, to use
+            instead of the tokenizer's own.
         long: what to do with documents longer than a row: "split", "truncate", "drop" or "error".
         keep: columns to keep, with one value per segment.
         algorithm: which documents share a row; `packer.stats(source, algorithm="all")` compares the algorithms.
@@ -113,7 +113,7 @@ def stats(
     tokenizer: str | Path | None = None,
     text_column: str | None = None,
     train_on: TrainOn | None = None,
-    chat_template: str | None = None,
+    chat_template: str | Path | None = None,
     long: LongPolicy = "split",
     algorithm: str = "auto",
     batch_size: int = 64,
@@ -175,7 +175,7 @@ def tokenize(
     tokenizer: str | Path,
     text_column: str | None = None,
     train_on: TrainOn | None = None,
-    chat_template: str | None = None,
+    chat_template: str | Path | None = None,
     eos: bool = True,
     keep: Sequence[str] = (),
     split: str | None = None,

@@ -4,10 +4,12 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
@@ -17,6 +19,7 @@ from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import EXACT, save_tokenizer, text_options
 from tests.helpers.commands import refused
+from tests.helpers.writing import write_lines
 
 transformers = pytest.importorskip("transformers")
 
@@ -170,6 +173,7 @@ def test_an_empty_template_file_is_named(tmp_path, content):
     [
         ("", "which is empty: give the content of a Jinja template"),
         ("\n", "which is empty: give the content of a Jinja template"),
+        ("t.jinja", "--chat-template is 't.jinja', which has no '{': give the content of a Jinja template"),
         (5, "--chat-template is 5: it must be a string"),
         ({"default": "x"}, "--chat-template is {'default': 'x'}: it must be a string"),
     ],
@@ -177,6 +181,60 @@ def test_an_empty_template_file_is_named(tmp_path, content):
 def test_what_is_no_template_is_refused_in_python(value, message):
     with pytest.raises(PackerError, match=re.escape(message)):
         PackOptions(max_len=8, tokenizer="x", chat_template=value)
+
+
+def test_python_takes_a_template_as_the_command_line_does_or_its_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, template = save_tokenizer(tmp_path / "tokenizer"), EXACT["trims"]
+    source = write_lines(tmp_path / "rows.jsonl", [{"messages": CHAT}])
+    (tmp_path / "t.jinja").write_text(template)
+    (tmp_path / "chatml").write_text("{{ messages }}")  # which has the name of a template that comes with packer
+    options = {"tokenizer": path, "progress": False}
+    texts = {}
+    for given in (template, "t.jinja", str(tmp_path / "t.jinja"), Path("t.jinja"), tmp_path / "t.jinja", "chatml"):
+        made = packer.pack(source, "out", max_len=64, chat_template=given, overwrite=True, **options)
+        tokens = packer.tokenize(source, "tokens", chat_template=given, overwrite=True, **options)
+        counted = packer.stats(source, max_len=64, chat_template=given, **options)
+        assert counted.tokens == made.totals.tokens
+        texts[given] = made.options.chat_template, made.source.text.chat_template, tokens.source.text.chat_template
+    assert texts.pop("chatml")[0] == "chatml"
+    assert set(texts.values()) == {texts[template]}
+    assert texts[template][0] == template
+
+
+def test_the_manifest_holds_the_text_of_a_template_and_verify_reads_it(tmp_path):
+    path, source = save_tokenizer(tmp_path / "tokenizer"), write_lines(tmp_path / "rows.jsonl", [{"messages": CHAT}])
+    file = tmp_path / "t.jinja"
+    file.write_text(EXACT["trims"])
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, tokenizer=path, chat_template=file)
+    assert manifest.options.chat_template == EXACT["trims"]
+    file.unlink()
+    assert list(packer.verify(tmp_path / "out", source, tokenizer=path)) == []
+    assert packer.load(tmp_path / "out").manifest.options == manifest.options
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("t.jinja", "'t.jinja' cannot be read as a chat template: No such file or directory; name a file, or chatml, "),
+        (Path("t.jinja"), "'t.jinja' cannot be read as a chat template: No such file or directory; name a file, or "),
+        ("Question:\n", r"'Question:\n' cannot be read as a chat template: No such file or directory; name a file"),
+        ("text.jinja", "text.jinja has no '{': it must hold a Jinja template; name a file, or chatml, gemma3, "),
+        ("folder", "'folder' cannot be read as a chat template: Is a directory"),
+    ],
+    ids=str,
+)
+def test_what_is_no_template_is_named_in_python_and_on_the_command_line(tmp_path, monkeypatch, given, message):
+    monkeypatch.chdir(tmp_path)
+    path = save_tokenizer(tmp_path / "tokenizer")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.jinja").write_text("Question:\n")
+    source = write_lines(tmp_path / "rows.jsonl", [{"messages": CHAT}])
+    with pytest.raises(PackerError) as raised:
+        packer.pack(source, max_len=64, tokenizer=path, chat_template=given)
+    assert str(raised.value).startswith(message)
+    line = refused("pack", source, "--max-len", 64, "--tokenizer", path, "--chat-template", given)
+    assert line.startswith(f"packer: {message}")
 
 
 def test_a_tokenizer_written_in_python_is_refused(tmp_path):

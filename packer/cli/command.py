@@ -139,7 +139,7 @@ def _help(option: Option, *, repeats: bool) -> str:
 
 def _type_of(option: Option) -> ParamType:
     if option.is_file:
-        return Content(option.choices)
+        return Content(option)
     if option.type is Path:
         return UserPath()
     if option.choices and option.convert is None:
@@ -192,21 +192,14 @@ class UserPath(ParamType):
 class Content(UserPath):
     """A file whose content is the value, or the name of content that comes with packer."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    def __init__(self, option: Option) -> None:
+        self.option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read the file."""
-        if value in self.names:
+        if value in self.option.choices:
             return str(value)
         path = super().convert(value, param, ctx)
         if isinstance(path, RemotePath):
             self.fail(f"{path} is in object storage: copy it to a local file", param, ctx)
-        try:
-            content: str = path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise PackerError(f"{path} cannot be read: {reason}; name a file, or {', '.join(self.names)}") from error
-        if not content.strip():
-            raise PackerError(f"{path} is empty: it must hold a Jinja template")
-        return content
+        return str(self.option.converted(path))

@@ -20,8 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from packer.errors import OptionError
+from packer.errors import OptionError, PackerError
 from packer.json_record import FLAG, TEXT, ValueKind, number, or_null, whole_number
+from packer.options.choices import BUILT_IN_TEMPLATES
+from packer.paths import expanded
 from packer.stores import RemotePath
 
 REQUIRED = "Required"
@@ -283,6 +285,23 @@ def as_path(path: str | Path | None) -> str | None:
     if hasattr(path, "save_pretrained"):
         raise OptionError("a tokenizer is named by its folder or Hub id: save an object by save_pretrained(folder)")
     return str(path) if isinstance(path, Path) else path
+
+
+def as_template(template: object) -> object:
+    """A chat template: the text of one, which has a "{", the name of one that comes with packer, or a file's text."""
+    is_text = isinstance(template, str) and ("{" in template or template in BUILT_IN_TEMPLATES)
+    if is_text or not isinstance(template, (str, Path)):
+        return template
+    remedy = f"name a file, or {', '.join(BUILT_IN_TEMPLATES)}"
+    try:
+        content = Path(expanded(template)).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise PackerError(f"{str(template)[:80]!r} cannot be read as a chat template: {reason}; {remedy}") from error
+    if "{" not in content:
+        what = "has no '{'" if content.strip() else "is empty"
+        raise PackerError(f"{template} {what}: it must hold a Jinja template; {remedy}")
+    return content
 
 
 def as_engine(engine: str) -> str:

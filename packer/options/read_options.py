@@ -19,6 +19,7 @@ from packer.options.option import (
     TEXT_AND_CHATS,
     as_path,
     as_share,
+    as_template,
     check_options,
     option,
     options_of,
@@ -108,6 +109,7 @@ class ReadOptions(JsonRecord):
         choices=choices.BUILT_IN_TEMPLATES,
         metavar="NAME_OR_FILE",
         is_file=True,
+        convert=as_template,
         commands=OF_TEXT,
     )
     eos: bool = option(
@@ -175,8 +177,9 @@ class ReadOptions(JsonRecord):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what these options exclude."""
-        if self.chat_template is not None and not self.chat_template.strip():
-            yield ["chat_template"], ", which is empty: give the content of a Jinja template, or leave it out"
+        if self.chat_template not in (None, *choices.BUILT_IN_TEMPLATES) and "{" not in self.chat_template:
+            what = "has no '{'" if self.chat_template.strip() else "is empty"
+            yield ["chat_template"], f", which {what}: give the content of a Jinja template, or leave it out"
         if self.tokenizer is None:
             text = [name for name, each in options_of(ReadOptions).items() if each.heading == TEXT_AND_CHATS]
             yield text, ", but there is no tokenizer: set --tokenizer"
