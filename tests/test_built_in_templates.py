@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from jinja2 import nodes
 from transformers import PreTrainedTokenizerFast
 
 from packer.errors import PackerError
@@ -13,6 +14,8 @@ from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat
 from packer.text.rendering import Templates
+from packer.text.stand_ins import StandIns
+from packer.text.template_environment import names_read, parsed
 from packer.text.text_columns import Records
 from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import of_transformers, train_byte_level
@@ -36,9 +39,11 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def rendered(folder: Path, template: str, messages, *, prompt: bool = False, tools=None) -> str:
+def rendered(folder: Path, template: str, messages, *, prompt: bool = False, tools=None, kwargs=None) -> str:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    return Templates(of_transformers(tokenizer), template).render(Chat(messages, tools=tools), prompt=prompt)
+    return Templates(of_transformers(tokenizer), template).render(
+        Chat(messages, tools=tools, kwargs=kwargs or {}), prompt=prompt
+    )
 
 
 def template_of_trl(name: str) -> str:
@@ -57,6 +62,61 @@ def test_chats_are_rendered_as_by_the_model_s_own_template(folder, name, prompt)
     for messages in CHATS[: 2 if name == "qwen3" else 3]:
         chat = messages[:-1] if prompt else messages
         assert rendered(folder, name, chat, prompt=prompt) == rendered(folder, own, chat, prompt=prompt)
+
+
+TURN = "<|im_start|>user\n What is\n 2 + 2? <|im_end|>\n<|im_start|>assistant\n"
+GLM = "[gMASK]<sop><|user|>\n What is\n 2 + 2? "
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+READ = [
+    ("qwen3", "enable_thinking", False, TURN + NO_THOUGHT, "4, of course.<|im_end|>\n"),
+    ("qwen3", "enable_thinking", True, TURN, NO_THOUGHT + "4, of course.<|im_end|>\n"),
+    ("qwen3", "enable_thinking", 0, TURN, NO_THOUGHT + "4, of course.<|im_end|>\n"),  # only false is false there
+    ("glm4moe", "enable_thinking", False, GLM + "/nothink<|assistant|>\n<think></think>", "\n4, of course.<|user|>"),
+    ("glm4moe", "enable_thinking", True, GLM + "<|assistant|>", "\n<think></think>\n4, of course.<|user|>"),
+    ("glm4moe", "enable_thinking", 0, GLM + "/nothink<|assistant|>\n<think></think>", "\n4, of course.<|user|>"),
+]
+"""A template, an argument, and with that the model's input and what it has to answer."""
+
+
+@pytest.mark.parametrize(("name", "argument", "value", "prompt", "answer"), READ)
+def test_arguments_mean_what_they_do_in_the_models_own_templates(folder, name, argument, value, prompt, answer):
+    arguments = {"template_columns": ("chat_template_kwargs",)}
+    records = Records(kind="chat", columns=("messages",), **arguments, conversational=True)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    for train_on in (None, "each-answer"):
+        encoder = Encoder(text_options(tokenizer=str(folder), chat_template=name, train_on=train_on), records)
+        encoded = encoder.encode([{"messages": [QUESTION, ANSWER], "chat_template_kwargs": {argument: value}}])
+        assert encoded.counts["straddling"] == 0
+        (ids,), (labels,) = lists(encoded.input_ids), lists(encoded.labels)
+        assert tokenizer.decode(ids) == prompt + answer
+        assert tokenizer.decode([label for label in labels if label >= 0]) == answer
+    own = template_of_trl(name)
+    for chat, asks in (([QUESTION], True), ([SYSTEM, QUESTION], True), ([SYSTEM, QUESTION, ANSWER], False)):
+        ours, theirs = (rendered(folder, each, chat, prompt=asks, kwargs={argument: value}) for each in (name, own))
+        assert ours == theirs
+
+
+def test_every_argument_that_a_template_reads_is_in_the_list():
+    usual, read = {"messages", "tools", "add_generation_prompt", "bos_token"}, set()
+    for name in BUILT_IN_TEMPLATES:
+        names = parsed(built_in(name).source).find_all(nodes.Name)
+        stored = {each.name for each in names if each.ctx == "store"}
+        read |= {(name, argument) for argument in names_read(built_in(name).source) - usual - stored}
+    assert read == {(name, argument) for name, argument, *_ in READ}
+
+
+def test_thoughts_that_enable_thinking_excludes_are_refused(folder):
+    thoughtful = {**ANSWER, "reasoning_content": "Add."}
+    for name, words in (
+        ("qwen3", "enable_thinking is false, and an answer has thoughts"),
+        ("glm4moe", "asks for message 1"),
+    ):
+        record = {"messages": [QUESTION, thoughtful], "chat_template_kwargs": {"enable_thinking": False}}
+        records = Records(
+            kind="chat", columns=("messages",), template_columns=("chat_template_kwargs",), conversational=True
+        )
+        with pytest.raises(DocumentError, match=words):
+            Encoder(text_options(tokenizer=str(folder), chat_template=name), records).encode([record])
 
 
 def test_qwen3_writes_thoughts_before_every_answer_as_its_template_for_training(folder):
@@ -137,7 +197,8 @@ def test_a_tokenizer_without_the_tokens_of_a_template_is_refused(tmp_path):
 def test_the_error_names_the_template_that_renders_short_chats_alike(folder, name):
     own = built_in(name).source.replace("loop.first", "messages[0] == message")
     tokenizer = replace(of_transformers(PreTrainedTokenizerFast.from_pretrained(folder)), chat_template=own)
-    assert Templates(tokenizer).choice.startswith(f"choose --chat-template {name}, which renders ")
+    advice = StandIns(Templates(tokenizer)).choice(Chat([QUESTION, ANSWER]))
+    assert advice.startswith(f"choose --chat-template {name}, which renders ")
 
 
 def test_the_error_about_a_missing_template_names_those_whose_tokens_the_tokenizer_has(tmp_path):

@@ -127,8 +127,7 @@ TWICE = [*HELLO, {"role": "user", "content": "dogs?"}, {"role": "assistant", "co
 def test_a_template_that_rewrites_answers_is_replaced_by_one_that_renders_single_answers_alike(shared_data):
     """Qwen3's own writes an empty thought into the last answer only."""
     tokenizer, source = shared_data / QWEN3, write_lines(Path("chats.jsonl"), [{"messages": TWICE}])
-    line = "Chat template: qwen3, because the tokenizer's own rewrites earlier answers;"
-    assert line in succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 64, "-o", "ours")
+    succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 64, "-o", "ours")
     assert packer.load("ours").manifest.source.text.stand_in == "qwen3"
     named = packer.pack(source, "named", max_len=64, tokenizer=str(tokenizer), chat_template="qwen3")
     assert packer.load("ours").manifest.shards == named.shards

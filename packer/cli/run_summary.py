@@ -57,7 +57,6 @@ def _rows_summary(manifest: Manifest, output: str, took: str) -> Iterator[str]:
     # How text was tokenized and which of its tokens are trained.
     if source.text is not None:
         yield f"Tokenized with {options.tokenizer}, {_text_identity(source.text)}"
-        yield from _stand_in(source.text)
     if options.holdout is not None and is_packed(
         held_out := holdout_of(any_path(output), is_holdout=options.is_holdout)
     ):
@@ -89,7 +88,6 @@ def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[st
     yield from _table(_text_facts(report))
     if source.text is not None:
         yield f"With {report.tokenizer}, {_text_identity(source.text)}"
-        yield from _stand_in(source.text)
     if report.documents_rejected:
         yield f"Rejected records are listed in {written.output / REJECTED}"
     yield f"Written to {written.output}"
@@ -103,12 +101,6 @@ def _text_identity(text: TextIdentity) -> str:
     columns = "+".join([first, *(column for column in others if column not in (*OF_CHATS, HISTORY))][:2])
     as_chats = ", rendered as chats" if text.as_chats else ""
     return f"training on {text.train_on} of {columns}{as_chats} (tokenizer {text.tokenizer[:8]})"
-
-
-def _stand_in(text: TextIdentity) -> Iterator[str]:
-    if text.stand_in is not None:
-        yield f"Chat template: {text.stand_in}, because the tokenizer's own rewrites earlier answers;"
-        yield "  --train-on each-answer trains every answer exactly as the tokenizer's own writes it"
 
 
 def _table(facts: Iterable[Fact]) -> list[str]:

@@ -32,6 +32,7 @@ from packer.pipeline.source_warnings import (
     warn_of_padding,
     warn_of_special_texts,
     warn_of_split_chats,
+    warn_of_templates,
     warn_of_unstopped,
 )
 from packer.pipeline.write_shards import ShardMaker, write_shards
@@ -178,6 +179,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
     warn_of_padding(mapped)
     warn_of_unstopped(documents.source.counts)
     warn_of_special_texts(documents.source.counts)
+    warn_of_templates(documents.source)
     return documents
 
 

@@ -72,6 +72,25 @@ def warn_of_special_texts(counts: Mapping[str, int]) -> None:
         )
 
 
+def warn_of_templates(source: Source) -> None:
+    """Log a warning for chats that another template than the tokenizer's own wrote, or with unread arguments."""
+    if source.text is not None and (count := source.counts["stood in"]):
+        log.warning(
+            "the template %s that comes with packer wrote %s of several answers, because the tokenizer's own rewrites "
+            "earlier answers; --train-on each-answer trains every answer exactly as the tokenizer's own writes it",
+            source.text.stand_in,
+            "1 chat" if count == 1 else f"{count:,} chats",
+        )
+    unread = sorted(key.partition(" ")[2] for key in source.counts if key.startswith("unread "))
+    if unread:
+        counted = ", ".join(f"{name} (of {source.counts[f'unread {name}']:,})" for name in unread)
+        log.warning(
+            "the chat template does not read arguments of chats, so they change nothing: %s; choose a --chat-template "
+            "that reads them, or remove them",
+            counted,
+        )
+
+
 def warn_of_rejected(rejections: Rejections) -> None:
     """Log a warning if records cannot be used, for commands that do not list them."""
     if count := len(rejections.documents):

@@ -10,11 +10,14 @@ of these renderings, the chat is refused.
 
 from __future__ import annotations
 
+from typing import Any
+
 from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, record_error
 from packer.text.message_marks import RenderedChat, has_generation_tags, misplaced, render_with_ends, split_at_marks
 from packer.text.rendering import Templates
+from packer.text.stand_ins import StandIns
 from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import MarkedText, Span
@@ -29,15 +32,22 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None, *, locates_answers: bool = False) -> None:
         self.templates = Templates(tokenizer, source)
-        self.stand_in: str | None = None
-        """Name of the built-in template that took the place of the tokenizer's own."""
-        if locates_answers and source is None and not has_generation_tags(self.templates.sources.get("default", "")):
-            self.stand_in = self.templates.stand_in()
-        if self.stand_in is not None:
-            self.templates = Templates(tokenizer, self.stand_in)
         self._prompts = GenerationPrompts(self.templates)
         self._stops = StopTokens(self.templates, self._prompts)
-        self.ends_by_next_role = self._stops.ends_by_next_role
+        self._stand_ins = StandIns(self.templates)
+        self.stand_in: str | None = None
+        """Name of the built-in template that takes the place of the tokenizer's own where both write alike."""
+        if locates_answers and source is None and not has_generation_tags(self.templates.sources.get("default", "")):
+            self.stand_in = self._stand_ins.of(Chat([]))
+        self._other = ChatTemplate(tokenizer, self.stand_in) if self.stand_in is not None else None
+
+    @property
+    def content(self) -> list[Any] | dict[str, str]:
+        """Everything that determines the text of chats, as JSON."""
+        # without ends if templates end answers by themselves, so that a generation_config.json makes no difference
+        ends, sources = self._stops.ends_by_next_role, self.templates.sources
+        own = [sources, *ends] if ends else sources
+        return own if self._other is None else [own, self._other.content]
 
     def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> MarkedText:
         """Render a chat; find the characters that are trained and, if asked for, where its messages begin.
@@ -47,6 +57,10 @@ class ChatTemplate:
         rewrites that. With `train_on` "completion", all that follows the first `chat.first` messages is trained. A
         DocumentError is raised if the places cannot be found exactly.
         """
+        if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
+            located = self._other.locate(chat, train_on, turns=turns)
+            answers = sum(message["role"] == "assistant" for message in chat.messages)
+            return located._replace(counted=(*located.counted, "stood in")) if answers > 1 else located
         if not chat.messages:
             return MarkedText("", None if train_on == "all" else [], [] if turns else None)
         chat = self.templates.with_joined_parts(chat)
@@ -67,7 +81,8 @@ class ChatTemplate:
         else:
             trained = self._answers(one)
         text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
-        return MarkedText(text, trained, starts, unstopped)
+        unread = tuple(f"unread {name}" for name in self.templates.unread(chat))
+        return MarkedText(text, trained, starts, unstopped, counted=unread)
 
     def _turn_starts(self, one: RenderedChat) -> list[int]:
         chat, text, starts = one.chat, one.text, [0]
@@ -162,7 +177,7 @@ class ChatTemplate:
         if last == len(chat.messages) and last - 1 not in chat.masked:
             self._check_end(one, before)
         if end < start:
-            raise self._unlocated(f"the chat template renders {chat.name_of(first)} as nothing")
+            raise self._unlocated(chat, f"the chat template renders {chat.name_of(first)} as nothing")
         return start, end
 
     def _masked(self, one: RenderedChat, *, answers_only: bool = False) -> list[Span]:
@@ -209,14 +224,16 @@ class ChatTemplate:
         following = (self.templates.attempt(chat, [*chat.messages, message]) for message in next_messages(chat))
         if not any(isinstance(longer, str) and longer.startswith(text) for longer in following):
             raise self._unlocated(
+                chat,
                 "the chat template renders the last turn differently, or not at all, when another follows, and always "
-                "or never appends a generation prompt, so the turn's end is not known"
+                "or never appends a generation prompt, so the turn's end is not known",
             )
 
     def _refuse_prompts(self, chat: Chat) -> None:
         """Refuse a template that appends a generation prompt, or what may be a part of one, without a request."""
         if self._prompts.of(chat).always:
             raise self._unlocated(
+                chat,
                 "the chat template appends a generation prompt, or what may be a part of one, even if none is "
                 "requested, so the end of a turn is not known",
                 "if the token at the end of its text is one at which the model stops, name it in "
@@ -235,27 +252,30 @@ class ChatTemplate:
         context = self.templates.attempt(one.chat, one.chat.messages[:turn]) if is_prompt else None
         if isinstance(context, str) and one.text.startswith(context) and part.startswith(context):
             raise self._unlocated(
+                one.chat,
                 f"the chat template asks for {one.chat.name_of(turn)} by {part.removeprefix(context)[-60:]!r} and "
                 "writes it without that, so what the model has to answer is not known",
                 "give the answer its reasoning, set chat_template_kwargs such as enable_thinking, or ",
             )
         raise self._unlocated(
+            one.chat,
             f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
-            "follows, so what the assistant wrote cannot be located exactly"
+            "follows, so what the assistant wrote cannot be located exactly",
         )
 
     def _without_beginning(self, chat: Chat) -> DocumentError:
         """Return the error for a trained first message, if the template needs a message before it."""
         return self._unlocated(
+            chat,
             f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
             "where that begins",
             "begin the chat with another, give that one weight 0, or ",
         )
 
-    def _unlocated(self, problem: str, remedy: str = "") -> DocumentError:
+    def _unlocated(self, chat: Chat, problem: str, remedy: str = "") -> DocumentError:
         """Return the error for answers that cannot be located. `remedy` comes before the remedies that always help."""
         ways = "mark answers with {% generation %}, or set --train-on each-answer or all"
-        always = f"{self.templates.choice}, {ways}"
+        always = f"{self._stand_ins.choice(chat)}, {ways}"
         return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
 
 

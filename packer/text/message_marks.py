@@ -42,7 +42,7 @@ from packer.text.template_environment import (
 # private-use characters; all marks begin with the same three bytes in UTF-8
 _START, _END = "\U000f5afb", "\U000f5afd"
 _FIRST_BYTES = _END.encode()[:3]
-_AFTER = {"add_generation_prompt", "bos_token", "eos_token", "pad_token", "unk_token"}
+_AFTER = {"add_generation_prompt", "enable_thinking", "bos_token", "eos_token", "pad_token", "unk_token"}
 """Names that the statements after the loop may read."""
 _OTHER_SOURCES = (nodes.Block, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
 

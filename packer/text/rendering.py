@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 from jinja2 import Template, TemplateError
 
 from packer.errors import OtherSourceError, PackerError
-from packer.inputs.meanings import TEMPLATE_KWARGS
+from packer.inputs.meanings import TEMPLATE_KWARGS, TOOLS
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.progress import raise_if_interrupted
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, record_error
-from packer.text.template_environment import compiled
+from packer.text.template_environment import compiled, names_read
 from packer.text.tokenizer import Tokenizer
 
-_SHORT_CHAT = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "2 + 2?"},
-    {"role": "assistant", "content": "4"},
-]
-"""A chat that every template renders in its own way."""
-_THOUGHT = {"role": "assistant", "content": "4", "reasoning_content": "Two and two."}
-_TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
 _PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which no template changes
 
 _DATE = datetime(2024, 7, 26)
@@ -64,45 +55,13 @@ class Templates:
         """All templates by name; `default` is the usual one."""
         self._takes_parts: dict[tuple[str, str], bool] = {}
 
-    @cached_property
-    def choice(self) -> str:
-        """Remedy if the chat template is unsuitable; names a built-in one that renders a short chat alike."""
-        chats = [Chat(_SHORT_CHAT[first:]) for first in (0, 1)]
-        for name in _fitting(self.tokenizer):
-            texts = [self.attempt(chat, chat.messages, template=compiled(built_in(name).source)) for chat in chats]
-            own = [self.attempt(chat, chat.messages) for chat in chats if "default" in self.sources]
-            if any(isinstance(text, str) and text == ours for text, ours in zip(own, texts, strict=False)):
-                return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
-        return _choice(self.tokenizer)
-
-    def stand_in(self) -> str | None:
-        """Return the built-in template that can take the place of one that rewrites earlier answers.
-
-        It must render chats with one answer as that one does: with and without a system prompt, tools and thoughts.
-        Returns None if the template does not rewrite answers, or no built-in one is alike.
-        """
-        if self.sources.keys() != {"default"}:
-            return None
-        system, question, answer = _SHORT_CHAT
-        short, longer = (self.attempt(Chat([question, answer] * times), [question, answer] * times) for times in (1, 2))
-        if isinstance(longer, Exception) or (isinstance(short, str) and longer.startswith(short)):
-            return None
-        messages = [[*before, question, last] for before in ([], [system]) for last in (answer, _THOUGHT)]
-        chats = [Chat(each, tools=tools) for each in messages for tools in (None, [_TOOL])]
-        own = [self.attempt(chat, chat.messages) for chat in chats]
-        for name in _fitting(self.tokenizer):
-            template = compiled(built_in(name).source)
-            if own == [self.attempt(chat, chat.messages, template=template) for chat in chats]:
-                return name
-        return None
-
     def source_of(self, chat: Chat) -> str:
         """Return the template for a chat: `tool_use` for tools, if it exists. Raises a DocumentError if none fits."""
         wanted = "tool_use" if chat.tools is not None and "tool_use" in self.sources else "default"
         if wanted not in self.sources:
             raise record_error(
                 f"{self.tokenizer.name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
-                + self.choice,
+                + choice_of(self.tokenizer),
                 "template_error",
             )
         return self.sources[wanted]
@@ -149,6 +108,13 @@ class Templates:
             return False
         between = parts.partition(first)[2].partition(second)
         return (bool(between[1]) and "text" not in between[0]) or isinstance(joined, Exception) or first not in joined
+
+    def unread(self, chat: Chat) -> list[str]:
+        """Return the names of a chat's arguments that its template does not read; its tools are an argument, too."""
+        if not chat.kwargs and chat.tools is None:
+            return []
+        given = [*_arguments(chat), *([TOOLS] if chat.tools is not None else [])]
+        return [name for name in given if name not in names_read(self.source_of(chat))]
 
     def render(self, chat: Chat, count: int | None = None, *, prompt: bool = False, marked: bool = False) -> str:
         """Render the first `count` messages of a chat, by default all, or raise a DocumentError.
@@ -200,9 +166,11 @@ def _strftime_now(format: str) -> str:  # templates may name the argument
 def _arguments(chat: Chat) -> dict[str, Any]:
     """Return the arguments of a chat that are for its template.
 
-    `apply_chat_template` takes some for itself. Those that do not change the text are left out.
+    `apply_chat_template` takes some for itself. Those that do not change the text are left out, and so is null, which
+    stands for a missing argument where all records have the same ones, as in Parquet.
     """
-    found = {name: value for name, value in chat.kwargs.items() if name not in _NOT_FOR_TEXT}
+    given = {name: value for name, value in chat.kwargs.items() if value is not None}
+    found = {name: value for name, value in given.items() if name not in _NOT_FOR_TEXT}
     refused = next((name for name in _NOT_FOR_TEMPLATES if found.pop(name, None)), None)
     if refused is None:
         refused = next((name for name in _GIVEN if name in found), None)
@@ -211,24 +179,24 @@ def _arguments(chat: Chat) -> dict[str, Any]:
     return found
 
 
-def _fitting(tokenizer: Tokenizer) -> list[str]:
+def fitting(tokenizer: Tokenizer) -> list[str]:
     """Return the names of the built-in templates whose special tokens a tokenizer has."""
     return [name for name in BUILT_IN_TEMPLATES if all(map(tokenizer.has_token, built_in(name).special_tokens))]
 
 
-def _choice(tokenizer: Tokenizer) -> str:
+def choice_of(tokenizer: Tokenizer) -> str:
     """Return the remedy if a chat template is missing."""
-    fitting = _fitting(tokenizer)
-    if not fitting:
+    names = fitting(tokenizer)
+    if not names:
         return "give one by --chat-template FILE"
-    return f"choose a template by --chat-template ({', '.join(fitting)}, or a file)"
+    return f"choose a template by --chat-template ({', '.join(names)}, or a file)"
 
 
 def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
     """Chat templates by name; a tokenizer has one or several."""
     name = tokenizer.name
     if not templates and (templates is None or isinstance(templates, str | dict)):
-        raise OtherSourceError(f"{name} has no chat template", _choice(tokenizer))
+        raise OtherSourceError(f"{name} has no chat template", choice_of(tokenizer))
     by_name = templates if isinstance(templates, dict) else {"default": templates}
     for which, template in by_name.items():
         is_text = isinstance(which, str) and isinstance(template, str) and bool(template)

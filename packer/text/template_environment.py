@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes, pass_context
+from jinja2 import Template, TemplateError, meta, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
@@ -37,6 +37,16 @@ def parsed(source: str, *, marked: bool = False) -> nodes.Template:
     """Parse a chat template to the syntax tree that `compiled` compiles; it raises the same."""
     with _compiling():
         return _environment(marked).parse(source)
+
+
+@lru_cache(64)
+def names_read(source: str) -> frozenset[str]:
+    """Return the names that a template reads of its arguments; none if it cannot be compiled."""
+    try:
+        with _compiling():
+            return frozenset(meta.find_undeclared_variables(parsed(source)))
+    except TemplateError:
+        return frozenset()
 
 
 def compiled_tree(tree: nodes.Template, *, marked: bool = False) -> Template:

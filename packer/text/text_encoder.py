@@ -116,6 +116,8 @@ class Encoder:
         unstopped     answers in chats that end without a trained stop token
         special       chats in which the content of a message holds the text of a special token
         fast          documents that were tokenized by gigatoken
+        stood in      chats of several answers that a built-in template wrote in the place of the tokenizer's own
+        unread NAME   chats with an argument NAME that their template does not read
 
         A DocumentError is raised if a record is wrong, or what is trained cannot be located exactly.
         """
@@ -146,11 +148,9 @@ class Encoder:
         )
         if self._template is None:
             return identity
-        # empty if templates end answers by themselves, so that a generation_config.json makes no difference
-        templates, ends = self._template.templates, self._template.ends_by_next_role
         return replace(
             identity,
-            chat_template=_hash([templates.sources, *ends] if ends else templates.sources),
+            chat_template=_hash(self._template.content),
             jinja2=version("jinja2"),
             stand_in=self._template.stand_in,
         )
@@ -179,7 +179,8 @@ class Encoder:
             labels,
             0,
             extra,
-            counts=Counter(
+            counts=Counter(chain.from_iterable(text.counted for text in texts))
+            + Counter(
                 straddling=straddling,
                 untrained=untrained,
                 unstopped=sum(text.unstopped for text in texts),

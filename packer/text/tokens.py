@@ -51,6 +51,8 @@ class MarkedText(NamedTuple):
     """Whether the content of a message holds the text of a special token."""
     row: int = 0
     """Number of the record."""
+    counted: tuple[str, ...] = ()
+    """Further counts of `Batch.counts` in which the document counts."""
 
     @property
     def places(self) -> list[int]:
