@@ -31,6 +31,16 @@ def located(value: Any) -> Any:
     return path if isinstance(path, (Path, RemotePath)) and not isinstance(value, (Path, RemotePath)) else value
 
 
+def split_configuration(source: str | Path) -> tuple[str, str]:
+    """Split "hub:main" into a path or Hub id and the name of a configuration, which is empty if there is none.
+
+    A local path that exists is not split.
+    """
+    place, _, name = str(source).rpartition(":")
+    is_named = place and name and "/" not in name and not os.path.lexists(source)
+    return (place, name) if is_named else (str(source), "")
+
+
 def expanded(value: Value) -> Value:
     """Replace a leading `~` or `~user` in a path with the home folder; the type stays. An empty path is a PackerError.
 

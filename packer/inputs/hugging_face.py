@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.documents import SourceFile, reading
 from packer.inputs.formats import require_regular
 from packer.inputs.token_tables import TableInMemory
+from packer.paths import split_configuration
 from packer.stores import AnyPath, pinned
 from packer.system_errors import hub_is_unreachable
 
@@ -103,11 +105,12 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
     return Found(name, [], table=dataset.data, fingerprint=dataset._fingerprint)
 
 
-def find_on_hub(hub_id: str, split: str | None) -> Found:
-    """Download a dataset of the Hugging Face Hub through `datasets`, or find it in its cache."""
+def find_on_hub(source: str, split: str | None) -> Found:
+    """Download a dataset of the Hugging Face Hub, as in "org/name" or "org/name:config", or find it in the cache."""
     import datasets
     from huggingface_hub import HfApi, constants
 
+    hub_id, config = split_configuration(source)
     missing = f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub"
     if not constants.HF_HUB_OFFLINE:
         try:  # `load_dataset` alone retries for 23 s before it gives up
@@ -120,10 +123,24 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
                 ) from error
             raise PackerError(f"{missing} ({first_line(error)}); check the spelling") from error
     try:
-        dataset = datasets.load_dataset(hub_id, split=split)
+        builder = datasets.load_dataset_builder(hub_id, config or None)
+        builder.download_and_prepare()
     except Exception as error:
-        raise PackerError(f"{missing} that can be loaded ({first_line(error)})") from error
-    return find_table(dataset, split, hub_id)
+        names: list[str] = []
+        with suppress(Exception):
+            names = datasets.get_dataset_config_names(hub_id)
+        if config not in names and len(names) > 1:
+            raise PackerError(
+                f"{hub_id}: {'there is no such configuration' if config else 'has several configurations'} "
+                f"({', '.join(names)}); name one, as in {hub_id}:{names[0]}"
+            ) from error
+        raise PackerError(f"{missing} that can be loaded ({' '.join(str(error).split())})") from error
+    name = hub_id if builder.config.name == "default" else f"{hub_id}:{builder.config.name}"
+    try:
+        return find_table(builder.as_dataset(split), None, name)
+    except ValueError:
+        choose_split(name, list(builder.info.splits), split)
+        raise
 
 
 def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:

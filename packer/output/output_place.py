@@ -10,14 +10,14 @@ from packer.errors import OptionError, PackerError
 from packer.inputs.formats import ending_of
 from packer.options import byte_size
 from packer.output.unfinished_output import Output
-from packer.paths import PathList
+from packer.paths import PathList, split_configuration
 from packer.sources.number_columns import ARRAY, is_array_file
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 
 
 def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
-    """Name an output after the source and, if there is one, its split: rows.jsonl.gz -> rows-packed-4096.
+    """Name an output after the source, its configuration and its split, if any: rows.jsonl.gz -> rows-packed-4096.
 
     The output is next to the source. Its name follows from the path alone, so that a repeated command finds its
     output whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another
@@ -29,13 +29,14 @@ def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
         raise PackerError("a dataset in memory has no name: name the output with output=...")
     if is_remote(source):
         return Path(name_after(any_path(source).name, suffix, split).name)  # in the current folder
-    path = Path(source)
+    place, config = split_configuration(source)
+    path = Path(place)
     if path.name in ("", ".."):
         path = path.resolve()
     ending = ARRAY if is_array_file(path) else ending_of(path.name)
     name = path.name if path.is_dir() else path.name.removesuffix(ending)
     folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
-    return folder / "-".join(filter(None, (name, split, suffix)))
+    return folder / "-".join(filter(None, (name, config, split, suffix)))
 
 
 def refuse_inside(source: SourceLike, out: AnyPath) -> None:
@@ -45,12 +46,14 @@ def refuse_inside(source: SourceLike, out: AnyPath) -> None:
             refuse_inside(each, out)
         return
     if isinstance(out, RemotePath):
-        if is_remote(source) and f"{out}/".startswith(f"{any_path(str(source))}/"):
+        places = (str(source), split_configuration(str(source))[0]) if is_remote(source) else ()
+        if any(f"{out}/".startswith(f"{any_path(place)}/") for place in places):
             raise PackerError(f"{out} is inside the source {source}: choose an --output next to it")
         return
-    if not isinstance(source, str | Path) or is_remote(source) or not Path(source).is_dir():
+    if not isinstance(source, str | Path) or is_remote(source):
         return
-    if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
+    folder, _ = split_configuration(source)
+    if Path(folder).is_dir() and Path(os.path.realpath(folder)) in Path(os.path.realpath(out)).parents:
         raise PackerError(f"{out} is inside the source {source}: choose an --output next to it")
 
 

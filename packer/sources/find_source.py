@@ -1,7 +1,6 @@
 """Find the files of a source, be it a file, folder, saved dataset, object or Hub id.
 
-Every folder is searched once, whatever links lead to it. Splits follow from names, as `datasets` sorts the files of
-folders and of repositories on the Hub.
+Every folder is searched once, whatever links lead to it.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
-from packer.errors import OtherSourceError, PackerError
+from packer.errors import PackerError
 from packer.inputs.documents import SourceFile, reading
+from packer.inputs.foreign_folders import refuse_foreign
 from packer.inputs.format_reader import Reader
 from packer.inputs.formats import FORMATS, ending_of, format_by_name, format_of, known_formats, require_regular
 from packer.inputs.hugging_face import (
     SPLITS,
     STATE,
     Found,
-    choose_split,
     find_on_hub,
     find_saved,
     find_table,
@@ -34,8 +33,18 @@ from packer.inputs.hugging_face import (
 )
 from packer.inputs.loss_columns import Fields
 from packer.inputs.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
-from packer.paths import PathList
+from packer.paths import PathList, split_configuration
 from packer.shards.file_names import MANIFEST, WORK
+from packer.sources.splits import (
+    README,
+    Configuration,
+    choose_configuration,
+    configurations_in,
+    files_of_configuration,
+    files_of_split,
+    is_data,
+    splits_of,
+)
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
 from packer.stores.buckets import opened_in_parallel
 from packer.stores.remote_path import listed
@@ -46,16 +55,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
-_SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
-_KEYWORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-_SHARD = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
-_SEPARATOR = "[-._ 0-9]"
+_DEPTH = 5  # folders above a path that may be a table of another tool: with its data folder and three partitions
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
             remedy = _MADE_OF.get(kind, "a path, a Dataset or a DatasetDict")
             raise PackerError(f"a source of type {kind} is not supported; give {remedy}")
         return find_table(source, split)
+    _refuse_foreign_above([source])
     found = _find_files(source, split)
     return found if found is not None else find_on_hub(str(source), split)
 
@@ -85,6 +86,7 @@ def _find_several(source: PathList, split: str | None) -> Found:
     folders = [_is_folder(path) for path in paths]
     if split is not None and not any(folders):
         raise no_splits(f"{source} are files", split)
+    _refuse_foreign_above(paths)
     every = []
     for path, is_folder in zip(paths, folders, strict=True):
         found = _find_files(path, split if is_folder else None)
@@ -115,7 +117,24 @@ def _index_of(path: AnyPath | str) -> AnyPath:
 def _is_folder(path: str | Path) -> bool:
     if is_remote(path):
         return not any_path(path).is_file()
-    return os.path.isdir(path)  # noqa: PTH112 (a name may be too long)
+    return os.path.isdir(split_configuration(path)[0])  # noqa: PTH112 (a name may be too long)
+
+
+def _refuse_foreign_above(paths: Iterable[str | Path]) -> None:
+    """Raise a PackerError if a path is inside a table of another tool. Folders that are closed to the user are not."""
+    seen = set[AnyPath]()
+    for path in map(any_path, paths):
+        folder = path.absolute()
+        for _ in range(_DEPTH):
+            folder = folder.parent
+            if folder in seen:
+                break
+            seen.add(folder)
+            try:
+                names = {child.name for child in folder.iterdir()}
+            except OSError:
+                break
+            refuse_foreign(folder, names)
 
 
 def _find_files(source: str | Path, split: str | None) -> Found | None:
@@ -129,6 +148,12 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
             path, exists = _index_of(path), True
     if is_folder:
         return _find_in_folder(path, split)
+    place, config = split_configuration(source)
+    if config and not exists:
+        inside = any_path(place)
+        inside = listed(inside) if isinstance(inside, RemotePath) else inside
+        if inside.is_dir():
+            return _find_in_folder(inside, split, config)
     if exists:
         root, files = path.parent, [path]
     elif any(wildcard in str(source) for wildcard in "*?["):
@@ -140,7 +165,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
         raise PackerError(f"{source}: no such object, nor objects that begin with it; check the address")
     elif path.is_symlink():
         raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); correct the link")
-    elif _HUB_ID.fullmatch(str(source)) and not ending_of(str(source)):
+    elif _HUB_ID.fullmatch(place) and not ending_of(place):
         return None
     elif str(source).startswith(("https:/", "http:/")):
         raise PackerError(f"{source}: packer does not download files: download it, and name the local file")
@@ -151,7 +176,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
     return _name_files(str(source), root, files)
 
 
-def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
+def _find_in_folder(folder: AnyPath, split: str | None, config: str | None = None) -> Found:
     with reading(str(folder)):
         if is_packed_folder(folder):
             raise PackerError(
@@ -160,8 +185,11 @@ def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
         if (folder / WORK).is_dir():
             raise PackerError(f"{folder} is an unfinished pack; give the dataset it is packed from")
         is_saved = (folder / STATE).exists() or (folder / SPLITS).exists()
-    if is_saved:
+    if is_saved and config is None:
         return find_saved(folder, split)
+    described = {} if is_saved else configurations_in(folder)
+    if described or config is not None:
+        return _find_configuration(folder, choose_configuration(str(folder), described, config), split)
     files = files_in(str(folder), [folder])
     splits = splits_of(_relative(file, folder) for file in files)
     if splits:
@@ -169,6 +197,20 @@ def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
     elif split is not None:
         raise no_splits(f"{folder} consists of files", split)
     return _name_files(str(folder), folder, files)
+
+
+def _find_configuration(folder: AnyPath, chosen: Configuration, split: str | None) -> Found:
+    """Find the files of a configuration that a README.md describes."""
+    name = f"{folder}:{chosen.name}"
+    every = [child for _, children in _tree([folder]) for child in children if not child.is_dir()]
+    names = [_relative(file, folder) for file in sorted(every, key=_name_bytes)]
+    files = [folder / file for file in files_of_configuration(name, chosen, names, split)]
+    given = set(map(str, files))
+    files = _main_files([file for file in files if not _is_part(file, given)])
+    found = sum(is_data(file.name) for file in every)
+    if len(files) < found:
+        log.info("%s: %d of %d files are read, as README.md says", name, len(files), found)
+    return _name_files(name, folder, files)
 
 
 def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
@@ -187,23 +229,23 @@ def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
     A PackerError is raised if a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
     roots = list(folders)
-    found, saved = [], []
-    for folder in _tree(roots):
+    found, saved, described = list[AnyPath](), list[str](), list[str]()
+    for folder, children in _tree(roots):
         with reading(str(folder)):
-            if folder not in roots and ((folder / STATE).exists() or (folder / SPLITS).exists()):
+            names = {child.name for child in children}
+            if folder not in roots and not names.isdisjoint((STATE, SPLITS)):
                 saved.append(str(folder))
-            found += [
-                child
-                for child in _children(folder)
-                if ending_of(child.name) and child.name not in _SIDE_FILES and not child.is_dir()
-            ]
-    if saved:
-        raise PackerError(
-            f"{name} contains {len(saved)} saved dataset(s): {', '.join(sorted(saved)[:5])}; "
-            "give one of them as the source"
-        )
-    names = set(map(str, found))
-    return sorted(_main_files([file for file in found if not _is_part(file, names)]), key=_name_bytes)
+            if folder not in roots and README in names and configurations_in(folder):
+                described.append(str(folder))
+            found += [child for child in children if is_data(child.name) and not child.is_dir()]
+    for what, folders_inside in (("saved dataset(s)", saved), ("folder(s) with configs in README.md", described)):
+        if folders_inside:
+            raise PackerError(
+                f"{name} contains {len(folders_inside)} {what}: {', '.join(sorted(folders_inside)[:5])}; "
+                "give one of them as the source"
+            )
+    given = set(map(str, found))
+    return sorted(_main_files([file for file in found if not _is_part(file, given)]), key=_name_bytes)
 
 
 def _is_part(file: AnyPath, names: Collection[str]) -> bool:
@@ -228,8 +270,11 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
     return main
 
 
-def _tree(folders: Iterable[AnyPath]) -> Iterator[AnyPath]:
-    """Yield folders and their subfolders, each once although links may lead to it. Real folders come first."""
+def _tree(folders: Iterable[AnyPath]) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
+    """Yield folders and their subfolders, each once although links may lead to it, with all in them that is not hidden.
+
+    Real folders come first. Raises a PackerError for a folder of another tool.
+    """
     real, links = deque(folders), deque[AnyPath]()
     seen: set[str] = set()
     repeated = []
@@ -240,21 +285,20 @@ def _tree(folders: Iterable[AnyPath]) -> Iterator[AnyPath]:
             repeated.append(str(folder))
             continue
         seen.add(key)
-        yield folder
         with reading(str(folder)):
-            for child in _children(folder):
+            inside = sorted(folder.iterdir(), key=_name_bytes)
+            refuse_foreign(folder, {child.name for child in inside})
+            children = [child for child in inside if not child.name.startswith(".")]
+            for child in children:
                 if child.is_dir():
                     (links if child.is_symlink() else real).append(child)
+        yield folder, children
     if repeated:
         log.info(
             "%d link(s) lead to folders that are read already, and are left out: %s",
             len(repeated),
             ", ".join(repeated[:3]),
         )
-
-
-def _children(folder: AnyPath) -> list[AnyPath]:
-    return sorted((child for child in folder.iterdir() if not child.name.startswith(".")), key=_name_bytes)
 
 
 def _name_bytes(path: AnyPath) -> bytes:
@@ -289,58 +333,6 @@ def join_files(name: str, found: Sequence[Found]) -> Found:
 def _place(path: AnyPath) -> str:
     """Return an absolute path. The path of an object begins with its store."""
     return os.path.abspath(path) if isinstance(path, Path) else f"/{path}"  # noqa: PTH100 (resolve would follow links)
-
-
-def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """Sort files, named relative to the source with "/" between folders, into splits by their names.
-
-    The first of three rules that matches any file is applied to all of them; files that it does not match are in no
-    split:
-
-    1. shards such as `data/train-00000-of-00002.parquet`, in which any word is a split;
-    2. folders named after a split, such as `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
-    3. files named after a split, such as `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
-
-    The splits train, validation and test come first, the others are sorted; their files keep the order of `names`. A
-    file that is named after two splits is in both. Without a match, there are no splits.
-    """
-    names = list(names)
-    shards = {name: match[1] for name in names if (match := _SHARD.fullmatch(name))}
-    if shards:
-        found = set(shards.values())
-        ordered = [split for split in _KEYWORDS if split in found] + sorted(found - {*_KEYWORDS})
-        return {split: [name for name in shards if shards[name] == split] for split in ordered}
-    for after in (rf"(?:{_SEPARATOR}[^/]*)?/", rf"{_SEPARATOR}[^/]*$"):  # the words in a folder's, then a file's name
-        begin = rf"(?:^|/)(?:[^/]*{_SEPARATOR})?"
-        patterns = {split: re.compile(f"{begin}(?:{'|'.join(words)}){after}") for split, words in _KEYWORDS.items()}
-        splits = {split: [name for name in names if pattern.search(name)] for split, pattern in patterns.items()}
-        if any(splits.values()):
-            return {split: files for split, files in splits.items() if files}
-    return {}
-
-
-def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]], split: str | None) -> Sequence[str]:
-    """Return the files of the requested split, or of the only one. `files` is the number of all files.
-
-    Raises an OtherSourceError if the split does not exist, or must be chosen.
-    """
-    outside = files - len({name for names in splits.values() for name in names})
-    if split is None and len(splits) > 1:
-        raise OtherSourceError(
-            f"{folder}: its files form {len(splits)} splits ({', '.join(splits)})",
-            f"choose one, as in --split {next(iter(splits))}, or name the files",
-        )
-    if split is None and outside:
-        ((only, names),) = splits.items()
-        raise OtherSourceError(
-            f"{folder}: by their names, {len(names)} of {files} files are in the split {only}, such as {names[0]}, and "
-            f"{outside} in no split",
-            f"choose that split with --split {only}, or name the files, as in {folder}/*",
-        )
-    chosen = choose_split(folder, list(splits), split)
-    if outside:
-        log.info("%d of %d files in %s are in no split by their names, and are left out", outside, files, folder)
-    return splits[chosen]
 
 
 def _relative(file: AnyPath, root: AnyPath) -> str:

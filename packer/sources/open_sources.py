@@ -14,7 +14,7 @@ from packer.inputs.meanings import OF_CHATS, OF_PROMPTS
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import FileIdentity, SourceIdentity
 from packer.options import ReadOptions
-from packer.paths import PathList, located
+from packer.paths import PathList, located, split_configuration
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources.find_source import find_source
@@ -94,7 +94,7 @@ def source_name(source: SourceLike) -> str:
     if not isinstance(source, (str, Path)):
         return "dataset"
     path = Path(source)
-    if str(source).count("/") == 1 and not path.exists():
+    if str(source).count("/") == 1 and not Path(split_configuration(source)[0]).exists():
         return str(source)
     return path.name if path.name not in ("", "..") else path.resolve().name
 
