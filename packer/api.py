@@ -64,8 +64,8 @@ def pack(
     """Pack a dataset and return its manifest. The same call continues an interrupted one.
 
     Args:
-        source: a file, folder or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`). A list of files
-            and folders is one source, in this order.
+        source: a file, folder or Hub id ("org/name:config" names a configuration), or a `datasets.Dataset` (a
+            DatasetDict needs `split`). A list of files and folders is one source, in this order.
         output: folder to write; by default the name of the source with "-packed-MAX_LEN".
         max_len: number of tokens in a row, such as 4096 or "4k".
         tokenizer: for a source of text or chats, a folder, a tokenizer.json or a Hub id.

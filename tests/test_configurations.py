@@ -176,8 +176,8 @@ def test_the_default_is_read_if_none_is_named(tmp_path, configs, found):
         assert as_datasets_sorts(folder) is None
         defaults = sum(each.get("default", False) for each in configs)
         assert refused(folder) == (
-            f"{folder}: its README.md names 2 configurations (main, socratic), {defaults} of them as the default; name "
-            f"one, as in {folder}:main"
+            f"{folder}: its README.md names 2 configurations (main, socratic), {defaults or 'none'} of them as the "
+            f"default; name one, as in {folder}:main"
         )
     assert names_of(f"{folder}:main") == ["main/train.jsonl"]
     assert "there is no such configuration (found: main" in refused(f"{folder}:other")
@@ -292,13 +292,13 @@ def test_a_configuration_of_the_hub_is_named_after_its_id(tmp_path):
         SOCRATIC,
     )
     wanted = [
-        ("org/math", "train"),
-        ("org/math:main", "train"),
-        ("org/math:main", None),
-        ("org/math:main", "dev"),
-        ("org/math:other", None),
+        ("openai/gsm8k", "train"),
+        ("openai/gsm8k:main", "train"),
+        ("openai/gsm8k:main", None),
+        ("openai/gsm8k:main", "dev"),
+        ("openai/gsm8k:other", None),
     ]
-    with served(tmp_path / "hub", "org/math") as address:
+    with served(tmp_path / "hub", "openai/gsm8k") as address:
         environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
 
         def packed(sources, **more):
@@ -309,11 +309,11 @@ def test_a_configuration_of_the_hub_is_named_after_its_id(tmp_path):
             return json.loads(done.stdout)
 
         several, main, splits_of_main, no_split, no_config = packed(wanted)
-    assert several == "org/math: has several configurations (main, socratic); name one, as in org/math:main"
+    assert several == "openai/gsm8k: has several configurations (main, socratic); name one, as in openai/gsm8k:main"
     number = FILES.index("main/train.jsonl")
-    assert main == [["org/math:main"], [number, *[0] * 7]]
-    assert splits_of_main == "org/math:main: has 2 splits (train, test); choose one, as in split train"
-    assert no_split == "split dev: org/math:main has no such split (found: train, test); choose one of these"
-    assert no_config.startswith("org/math: there is no such configuration (main, socratic); name one")
-    (again,) = packed([("org/math:main", "train")], HF_HUB_OFFLINE="1")
+    assert main == [["openai/gsm8k:main"], [number, *[0] * 7]]
+    assert splits_of_main == "openai/gsm8k:main: has 2 splits (train, test); choose one, as in split train"
+    assert no_split == "split dev: openai/gsm8k:main has no such split (found: train, test); choose one of these"
+    assert no_config.startswith("openai/gsm8k: there is no such configuration (main, socratic); name one")
+    (again,) = packed([("openai/gsm8k:main", "train")], HF_HUB_OFFLINE="1")
     assert again == main

@@ -143,6 +143,7 @@ def pack(
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), an
     .idx of Megatron with its .bin, a .ds of datatrove, an array of tokens (.npy, .bin), a folder of these, or a Hub id.
+    FOLDER:CONFIG and ID:CONFIG name one of several configurations.
     It holds tokens or, with --tokenizer, text. Several paths are read as one dataset, in this order; name the output
     with --output. An interrupted command continues where it stopped when it is run again.
     """  # noqa: D301  (an escaped b tells click to keep the lines)

@@ -203,7 +203,7 @@ def _find_configuration(folder: AnyPath, chosen: Configuration, split: str | Non
     """Find the files of a configuration that a README.md describes."""
     name = f"{folder}:{chosen.name}"
     every = [child for _, children in _tree([folder]) for child in children if not child.is_dir()]
-    names = [_relative(file, folder) for file in sorted(every, key=_name_bytes)]
+    names = {_relative(file, folder): None for file in sorted(every, key=_name_bytes)}
     files = [folder / file for file in files_of_configuration(name, chosen, names, split)]
     given = set(map(str, files))
     files = _main_files([file for file in files if not _is_part(file, given)])

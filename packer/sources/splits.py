@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, NamedTuple
@@ -87,36 +87,36 @@ def choose_configuration(folder: str, found: Mapping[str, Configuration], name: 
     chosen = [each for each in found.values() if len(found) == 1 or each.is_default or each.name == "default"]
     if len(chosen) != 1:
         raise PackerError(
-            f"{folder}: its README.md names {len(found)} configurations ({names}), {len(chosen)} of them as the "
-            f"default; name one, as in {folder}:{next(iter(found))}"
+            f"{folder}: its README.md names {len(found)} configurations ({names}), {len(chosen) or 'none'} of them as "
+            f"the default; name one, as in {folder}:{next(iter(found))}"
         )
     return chosen[0]
 
 
-def files_of_configuration(name: str, chosen: Configuration, names: Sequence[str], split: str | None) -> list[str]:
+def files_of_configuration(name: str, chosen: Configuration, names: Collection[str], split: str | None) -> list[str]:
     """Return the files of a split of a configuration, in its order, from the names of all files in its folder.
 
     Raises a PackerError if a pattern matches no file, or one that another matches, and for splits as `choose_split`.
     """
-    if chosen.patterns is None:
-        before = "".join(f"{part}/" for part in chosen.folder.split("/") if part not in ("", "."))
+    before = "".join(f"{part}/" for part in chosen.folder.split("/") if part not in ("", "."))
+    patterns = chosen.patterns
+    if patterns is None:
         inside = [file.removeprefix(before) for file in _matching(f"{before}**", names)]
-        splits = splits_of(inside) or {"train": inside}
-        return [before + file for file in splits[choose_split(name, list(splits), split)]]
-    split, found = choose_split(name, list(chosen.patterns), split), list[str]()
-    for pattern in chosen.patterns[split]:
-        matching = [] if pattern.startswith("/") else _matching(f"{chosen.folder}/{pattern}", names)
-        if not matching or not {*found}.isdisjoint(matching):
+        patterns = splits_of(inside) or {"train": inside}
+    split, found = choose_split(name, list(patterns), split), dict[str, None]()
+    for pattern in patterns[split]:
+        matching = [] if pattern.startswith("/") else _matching(before + pattern, names)
+        if not matching or not found.keys().isdisjoint(matching):
             what = "files that another pattern matches" if matching else "no file in this folder"
             raise PackerError(
                 f"{name}: its README.md gives {pattern} to the split {split}, which matches {what}; correct it, or "
                 "name the files"
             )
-        found += matching
-    return found
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
-def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+def _matching(pattern: str, names: Collection[str]) -> list[str]:
     """Return the names that a pattern matches: a file, a folder with all inside, or a glob, which matches data only."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if "/".join(parts) in names:
