@@ -28,6 +28,9 @@ of the first document of a tree."""
 CONTENT_HASH = "packer_content_hash"
 """Column of decoded documents with the hash of their record, see `packer.sources.content_hashes`; not in rows."""
 
+ROW_DOCUMENT = "packer_row_document"
+"""Column of decoded documents with their number in a row that was packed before; not in rows."""
+
 TREE = "tree"
 """Column with three numbers for each node of a segment that is a tree, see `packer.token_memory.prefix_trees`."""
 

@@ -253,7 +253,7 @@ class Totals(PlanTotals):
     """Segments without a trained token; 0 if no labels are written."""
 
     tokens_stripped: Count | None = None
-    """Token ids that `attention_mask` says are padding, which are not among `tokens`; None if there are none."""
+    """Token ids that were padding in the source, which are not among `tokens`; None if there are none."""
 
     documents_straddling: Count | None = None
     """Documents with a token that is only partly in trained text; None if the source holds tokens, not text."""

@@ -126,7 +126,8 @@ def test_the_names_here_are_those_of_the_table():
         "weight": WEIGHTS,
         "refused": REFUSED,
     }.items():
-        assert set(expected) == set(names("tokens", means))
+        found = set(names("tokens", means))
+        assert set(expected) == {name for name in found if means != "refused" or "mask" in name}
     assert {name for name in NOTHING if name not in (*LABELS, *MASKS, *WEIGHTS)} <= set(names("tokens", "nothing"))
 
 
@@ -189,7 +190,7 @@ WRONG = {
     "no prompt": ({"prompt_length": None}, "'prompt_length' holds .* for 3 tokens"),
     "a list of prompts": ({"prompt_length": [1, 1, 1]}, "'prompt_length' holds .* for 3 tokens"),
     "two labels": ({"labels": [1, 2, 3], "label": [1, 2, 3]}, "'labels' and 'label' both hold labels: remove one"),
-    **{name: ({name: [1, 0, 1]}, f"column '{name}' may say what is trained") for name in REFUSED},
+    **{name: ({name: [1, 0, 1]}, rf"column '{name}' of .* is not read: ") for name in REFUSED},
 }
 
 

@@ -23,7 +23,7 @@ from packer.stores.store import Folder
 from tests.helpers.commands import succeeded
 from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes
-from tests.helpers.ranks import as_arrow, as_files, in_threads, options_of, run_ranks, scored
+from tests.helpers.ranks import as_arrow, as_files, as_rows, in_threads, options_of, run_ranks, scored
 from tests.helpers.small import shrink
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +37,7 @@ def quickly(monkeypatch):
 CASES = {
     "decoded": (as_files, {"keep": ["score"]}),
     "one file": (lambda folder: scored(folder / "rows.jsonl"), {}),
+    "packed before": (as_rows, {}),
     "drawn": (as_arrow, {"algorithm": "mixed", "balance_ranks": 3}),
     "by patterns": (as_arrow, {"algorithm": "bfd"}),
     "in order": (as_arrow, {"algorithm": "sequential"}),

@@ -61,6 +61,15 @@ def write_masked(folder):
     write_ipc(folder / "a.arrow", made.append_column("attention_mask", masks), rows=200)
 
 
+def write_rows(folder):
+    """Write rows of two documents, in Arrow and in Parquet."""
+    made = table(1)
+    lengths = [[len(each) // 2, len(each) - len(each) // 2] for each in made["input_ids"].to_pylist()]
+    made = made.append_column("seq_lengths", pa.array(lengths, pa.list_(pa.int32())))
+    write_ipc(folder / "a.arrow", made, rows=50)
+    pq.write_table(made, folder / "b.parquet", row_group_size=100)
+
+
 SOURCES = {
     "stream": (lambda folder: [write_stream(folder / f"{n}.arrow", n) for n in range(3)], {}),
     "file": (lambda folder: write_stream(folder / "a.arrow", 1, stream=False), {}),
@@ -69,6 +78,7 @@ SOURCES = {
     "untrained": (lambda folder: write_stream(folder / "a.arrow", 1), {"untrained": "drop"}),
     "skip": (lambda folder: write_stream(folder / "a.arrow", 1), {"on_error": "skip"}),
     "masked": (write_masked, {}),
+    "packed before": (write_rows, {"keep": ("url",), "keep_tokens": ("score", "topk")}),
     "groups": (lambda folder: write_stream(folder / "a.arrow", 1), {"group_by": "url"}),
     "sequential": (lambda folder: write_stream(folder / "a.arrow", 1), {"algorithm": "sequential"}),
     "indexed": (lambda folder: write_indexed(folder / "a", in_one(documents(1)), "uint16"), {}),
@@ -100,7 +110,7 @@ def pack(source, output, **options):
     return packer.pack(source, output, **{"max_len": MAX_LEN, "shard_size": 20_000, "workers": 2} | options)
 
 
-OFTEN = ("stream", "kept", "skip", "indexed", "array", "parquet", "text")
+OFTEN = ("stream", "kept", "skip", "indexed", "array", "parquet", "text", "packed before")
 """A source of each reader, and what is made of one; the others are packed with --nightly."""
 
 

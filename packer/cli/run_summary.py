@@ -130,7 +130,7 @@ def _facts(manifest: Manifest) -> Iterator[Fact]:
     yield "  truncated", totals.tokens_truncated, ""
     for reason, count in totals.tokens_dropped.items():
         yield f"  dropped, {reason.replace('_', ' ')}", count, ""
-    yield "  padding", totals.tokens_stripped, "removed before, by attention_mask; not among the tokens"
+    yield "  padding", totals.tokens_stripped, "removed before; not among the tokens"
     yield "  shared", totals.tokens_shared, "left out: beginnings of documents are stored once"
     if options.labels and options.lengths_column is None:
         yield "trained", totals.tokens_trained, f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"

@@ -37,6 +37,7 @@ from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind
 from packer.paths import expanded, local_output
 from packer.progress import raise_if_interrupted
+from packer.shards.file_names import EXPORT_RECORD as RECORD
 from packer.shards.files import HashingFile, WrittenFile, check_files
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
@@ -46,9 +47,6 @@ from packer.system_errors import system_errors
 
 EXPORT_VERSION = 2
 COMPRESSIONS: tuple[str, ...] = get_args(Compression)
-
-RECORD = "_export.json"
-"""Name of the record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
 EXPORT = OutputKind(
     name="an export",

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from packer.arrow import as_arrow
-from packer.column_names import ANSWER
 from packer.engine import DecodePool
 from packer.errors import PackerError
 from packer.inputs.column_types import as_plain, holds_json, infer, plain_type, require_kept
@@ -194,8 +193,8 @@ class DecodedInput:
     steps: tuple[Step, ...] = ()
     """What each batch passes through, in order."""
 
-    numbers_documents: bool = False
-    """Whether a record makes any number of documents, which the column `answer` numbers from 0; if not, one."""
+    numbers_documents: str = ""
+    """Column that numbers the documents of each record from 0, if a record makes any number of them; if not, one."""
 
     skips: bool = False
     """Whether records that cannot be used are rejected."""
@@ -270,7 +269,7 @@ class DecodedInput:
                 self._with_kept(self.decode(records), records)
             except DocumentError as earlier:
                 fault = earlier
-        fault.of_record = self.numbers_documents
+        fault.of_record = bool(self.numbers_documents)
         return fault
 
     def _usable(self, records: BlockRecords, faults: Faults) -> Batch:
@@ -314,7 +313,8 @@ class DecodedInput:
         if self.numbers_documents:
             assert batch.records is not None
             owners = batch.records  # ascending; the documents of each are numbered from 0
-            extra[ANSWER] = as_arrow((np.arange(len(owners)) - np.searchsorted(owners, owners)).astype(np.int32))
+            numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
+            extra[self.numbers_documents] = as_arrow(numbers.astype(np.int32))
         return batch._replace(extra=extra)
 
     def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:

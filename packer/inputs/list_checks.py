@@ -112,7 +112,7 @@ def first_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     """Return the error for the first document of a batch that cannot be used; None if all can."""
     first: DocumentError | None = None
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
-    for fault_in in (_length_fault, _value_fault, _mask_fault, _hole_fault):
+    for fault_in in (length_fault, _value_fault, _mask_fault, _hole_fault):
         fault = fault_in(batch, columns)
         if fault is not None:
             first, batch = fault, batch.first(fault.row)  # only an earlier document can be the first one
@@ -124,6 +124,11 @@ def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool) -
 
     Raises a DocumentError with the number of the first record that cannot be used.
     """
+    return check_lists(read_lists(records, columns, has_labels=has_labels), columns)
+
+
+def read_lists(records: BlockRecords, columns: Columns, *, has_labels: bool) -> Batch:
+    """Return what `decode_lists` returns, unchecked."""
     numbers = [name for name in columns.masks if name not in columns.per_token]
     if isinstance(records, pa.RecordBatch):
         lists = {name: records.column(name) for name in (columns.input_ids, columns.labels)[: 1 + has_labels]}
@@ -143,8 +148,7 @@ def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool) -
     lengths = list_lengths(lists[columns.input_ids])
     for name in numbers:
         extra[name] = _large_lists(as_arrow(mask_of_numbers(name, extra[name], lengths)), lengths)
-    labels = lists[columns.labels] if has_labels else None
-    return check_lists(Batch(lists[columns.input_ids], labels, 0, extra), columns)
+    return Batch(lists[columns.input_ids], lists[columns.labels] if has_labels else None, 0, extra)
 
 
 def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels: bool) -> None:
@@ -248,7 +252,7 @@ def int32_lists(lists: pa.Array) -> pa.Array:
     return as_lists(values_of(lists).cast(pa.int32(), safe=False), list_lengths(lists), pa.list_(pa.int32()))
 
 
-def _length_fault(batch: Batch, columns: Columns) -> DocumentError | None:
+def length_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     """Find the first document with a null, or lists of unequal lengths."""
     tokens, beside = batch.input_ids, batch.beside(columns)
     wrong = np.flatnonzero(document_lengths(tokens, beside, columns.widths) < 0)
@@ -352,7 +356,7 @@ def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_lab
     if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION])).all():
         first, last, _ = attended_places(attended, lengths)
         lengths, keep = last - first, as_arrow(attended)
-        counts = {**counts, STRIPPED: int(np.count_nonzero(~attended))}
+        counts = {**counts, STRIPPED: counts.get(STRIPPED, 0) + int(np.count_nonzero(~attended))}
         values = values.filter(keep)
         labels = labels.filter(keep) if labels is not None else None
         for name in columns.per_token:

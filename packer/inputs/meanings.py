@@ -52,11 +52,15 @@ Means: TypeAlias = Literal[
     "attention",
     "turns",
     # of a column of rows that another tool has packed
-    "lengths",
-    "offsets",
-    "starts",
-    "positions",
-    "numbers",
+    "lengths",  # of documents
+    "padded_lengths",  # the same, and the last one may be padding
+    "offsets",  # where documents begin, and where the last one ends
+    "starts",  # where documents begin; a mask beside it is shifted left by one
+    "positions",  # of each token in its document
+    "numbers",  # of the document of each token, from 1; 0 is padding
+    "numbers_from_0",  # the same from 0; -1 is padding
+    "shifted_labels",  # of the next token
+    "shifted_numbers",  # of the document if the next token is trained, else 0
     # of any field
     "nothing",
     "refused",
@@ -153,6 +157,31 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("answer_ids", "nothing", "NeMo, Megatron-Bridge", _REPEATED),
         Field("attention_mask", "attention", "Hugging Face tokenizers"),
         Field("turn_starts", "turns", "packer tokenize"),
+        Field("tokens", "token_ids", "torchtune"),
+        Field("inputs", "token_ids", "MaxText"),
+        Field("seq_lengths", "lengths", "TRL"),
+        Field("seq_lens", "padded_lengths", "torchtune"),
+        Field("doc_lens", "lengths", "OLMo-core"),
+        Field("cu_doc_lens", "offsets", "OLMo-core"),
+        *(Field(f"cu_seqlens{side}", "offsets", "Megatron-LM, flash-attn") for side in ("", "_q", "_k")),
+        *(Field(f"cu_seq_lens{side}", "offsets", "transformers") for side in ("", "_q", "_k")),
+        Field("seq_start_id", "starts", "NeMo, Megatron-Bridge, Nemotron"),
+        Field("position_ids", "positions", "transformers, Axolotl, LLaMA-Factory"),
+        Field("positions", "positions", "torchtitan"),
+        Field("input_pos", "positions", "torchtune"),
+        Field("inputs_position", "positions", "MaxText"),
+        Field("segment_ids", "numbers", "JAX trainers"),
+        Field("inputs_segmentation", "numbers", "MaxText"),
+        Field("sequence_id", "numbers_from_0", "LLM-foundry"),
+        Field("seq_idx", "numbers_from_0", "transformers, Mamba"),
+        Field("targets", "shifted_labels", "MaxText"),
+        Field("targets_segmentation", "shifted_numbers", "MaxText"),
+        Field("targets_position", "nothing", "MaxText", "the same as inputs_position"),
+        Field("packing_params", "nothing", "LLaMA-Factory", "the same as its attention_mask, for images"),
+        *(
+            Field(name, "refused", "NeMo Automodel, Megatron-LM", "documents are padded one by one: remove the padding")
+            for name in ("seq_lens_padded", "cu_seqlens_padded", "cu_seqlens_q_padded")
+        ),
     ),
 }
 """The table."""
@@ -223,6 +252,12 @@ When packer tokenizes a chat, a token that spans the border of two turns belongs
 MASKS = (*names("tokens", "mask", "inverse_mask"), ATTENTION)
 """Columns of 0 and 1 per token, as trainers and tokenizers write them."""
 
+LISTS: tuple[Means, ...] = ("lengths", "padded_lengths", "offsets", "starts")
+"""Meanings of columns of packed rows with a value per document."""
+
+BOUNDS = names("tokens", *LISTS, "positions", "numbers", "numbers_from_0")
+"""Columns of lists that say where documents begin in rows that another tool packed."""
+
 LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS, _REFUSED = (
     names("tokens", means) for means in ("labels", "inverse_mask", "prompt_length", "weight", "refused")
 )
@@ -231,5 +266,5 @@ LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS, _REFUSED = (
 SAYING = (*LABELS, *MASKS, *PROMPT_LENGTHS, *WEIGHTS, *_REFUSED)
 """Columns that say which tokens are trained, or padding."""
 
-ONLY_LISTS = tuple(field.name for field in FIELDS["tokens"] if field.only_lists)
-"""Columns among them that say so only as a list of numbers."""
+ONLY_LISTS = (*BOUNDS, *(field.name for field in FIELDS["tokens"] if field.only_lists))
+"""Columns of `SAYING` and `BOUNDS` that say so only as a list of numbers."""

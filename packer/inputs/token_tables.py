@@ -14,7 +14,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.column_names import ANSWER
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import (
     Columns,
@@ -253,8 +252,8 @@ class MappedLists:
     origin: Callable[[int], str] | None = None
     """Function from a record to its location in the original file; None unless this is a decoded copy."""
 
-    numbers_documents: bool = False
-    """Whether the column `answer` numbers the documents of each record from 0, and `origin` locates records."""
+    numbers_documents: str = ""
+    """Column that numbers the documents of each record from 0, if there is one: then `origin` locates records."""
 
     @property
     def rows(self) -> int:
@@ -319,7 +318,7 @@ class MappedLists:
     def place(self, row: int) -> str:
         """Return the location of a document in its file, such as "rows.jsonl line 18"."""
         if self.numbers_documents:
-            row = RecordColumn.of(ANSWER, self.stores).at(np.array([row]))[0].as_py()
+            row = RecordColumn.of(self.numbers_documents, self.stores).at(np.array([row]))[0].as_py()
         return self.origin(row) if self.origin is not None else place_of_row(self.file.name, 0, row)
 
     def _reading(self) -> AbstractContextManager[None]:

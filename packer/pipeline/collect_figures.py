@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import compile_seconds, prepare_for
-from packer.column_names import TREE, input_ids_in
+from packer.arrow import as_numpy
+from packer.column_names import ROW_DOCUMENT, TREE, input_ids_in
 from packer.errors import PackerError
+from packer.inputs.list_checks import STRIPPED
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import Row
@@ -74,7 +76,8 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
     the files.
     """
     opened = open_source(expanded(source), options)
-    documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
+    with_extra = options.is_planned_whole or bool(opened.packed_by)
+    documents = read_documents(opened, progress, hold_lengths=True, with_extra=with_extra)
     warn_of_rejected(documents.source.rejections)
     prepare_for(documents=documents.identity.documents)
     return Measured(documents=documents, values=document_values(documents, documents.extra, options))
@@ -123,12 +126,40 @@ def dataset_figures(
         measured_rows=rows,
         repeated_tokens=counts.get(REPEATED),
         saved_tokens=counts.get(SAVED),
+        rows_before=rows_before(measured),
         waiting=_waiting(rows, job),
     )
     if rows is None or not for_report:
         return figures
     shown = planned_rows(plan, chosen_rows(rows.rows), options.align)
     return replace(figures, name=source_name(source), shown_rows=shown)
+
+
+def rows_before(measured: Measured) -> dict[str, Any] | None:
+    """Describe the rows of the source if they were packed before; None if each is one document as a whole.
+
+    Rows were as long as the longest, or as all on average if they were padded. Documents that begin a row, or end one
+    of that length, may have been cut there.
+    """
+    documents, source = measured.documents, measured.documents.source
+    if not source.packed_by:
+        return None
+    numbers, stripped = as_numpy(documents.extra[ROW_DOCUMENT].combine_chunks()), source.counts[STRIPPED]
+    tokens = np.add.reduceat(measured.lengths, np.flatnonzero(numbers == 0), dtype=np.int64)
+    rows, total = len(tokens), int(tokens.sum())
+    if rows == len(numbers) and not stripped:
+        return None
+    size = max(int(tokens.max()), -(-(total + stripped) // rows), 1)
+    return {
+        "by": source.packed_by,
+        "rows": rows,
+        "tokens_per_row": size,
+        "efficiency": total / (rows * size),
+        "documents_per_row": len(numbers) / rows,
+        "most_documents": int(numbers.max()) + 1,
+        "begin_rows": int(np.count_nonzero(tokens)),
+        "end_rows": int(np.count_nonzero(tokens == size)),
+    }
 
 
 def _waiting(rows: RowFigures | None, job: TrainingJob | None) -> Waiting | None:

@@ -29,6 +29,7 @@ from packer.pipeline.rejected_list import (
     write_rejected_list,
 )
 from packer.pipeline.source_warnings import (
+    say_packed_before,
     warn_of_padding,
     warn_of_special_texts,
     warn_of_split_chats,
@@ -176,6 +177,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
     _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
     documents = read_documents(mapped, progress)
     refuse_all_rejected(documents)
+    say_packed_before(documents)
     warn_of_padding(mapped)
     warn_of_unstopped(documents.source.counts)
     warn_of_special_texts(documents.source.counts)

@@ -12,8 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.inputs.documents import reading
+from packer.inputs.list_checks import STRIPPED
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import PlanTotals
+from packer.report.plain_text import count_of
+from packer.sources.packed_rows import ROWS
+from packer.sources.read_documents import Documents
 from packer.sources.source import Rejections, Source
 from packer.token_memory import fetched_spans, lengths_of
 
@@ -38,6 +42,16 @@ def warn_of_padding(mapped: Source) -> None:
             "other tokens: give an attention_mask, or remove it",
             found,
         )
+
+
+def say_packed_before(documents: Documents) -> None:
+    """Log how many documents rows hold that were packed before, unless each is one document as a whole."""
+    source, rows = documents.source, documents.source.counts[ROWS]
+    count = documents.identity.documents - len(source.rejections.documents)
+    if rows and (count > rows or source.counts[STRIPPED]):
+        by = " and ".join(map(repr, source.packed_by))
+        held = f"{count_of(rows, 'row')} hold{'s' * (rows == 1)} {count_of(count, 'document')} by {by}"
+        log.info("rows of %s were packed before: %s", source.name, held)
 
 
 def warn_of_split_chats(opened: Source, totals: PlanTotals) -> None:

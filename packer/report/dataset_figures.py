@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from packer.notebook_table import html_table
 from packer.options import PackOptions
 from packer.report.charts import ShownRow
 from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
-from packer.report.plain_text import count_of, fewest, number, percent, render_bars, render_table, share
+from packer.report.plain_text import count_of, fewest, folded, number, percent, render_bars, render_table, share
 from packer.report.row_figures import RowFigures, Waiting
 
 
@@ -58,6 +59,9 @@ class Figures:
 
     saved_tokens: int | None = None
     """Tokens that storing these beginnings once saves, or has saved with `--share-prefixes`; None if not counted."""
+
+    rows_before: Mapping[str, Any] | None = None
+    """Figures of the rows of the source by name, if they were packed before; see `collect_figures.rows_before`."""
 
     waiting: Waiting | None = None
     """Time that ranks wait for each other, if the number of ranks is known."""
@@ -186,6 +190,8 @@ class Figures:
                 **named(self, "repeated_tokens", "saved_tokens"),
                 "stored_once": self.options.has_trees,
             }
+        if self.rows_before is not None:
+            content["packed_before"] = self.rows_before
         if self.document_lengths is not None and not self.is_packed:
             content |= {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
         if self.waiting is not None:
@@ -218,6 +224,13 @@ class Figures:
         totals, options = self.totals, self.options
         yield f"{count_of(self.documents, 'document')}, {count_of(self.tokens, 'token')}"
         full = f"{percent(totals.efficiency)} full; {fewest(self.rows, totals.lower_bound)}"
+        if (before := self.rows_before) is not None:
+            by, rows = " and ".join(map(repr, before["by"])), count_of(before["rows"], "row")
+            held = f"{before['documents_per_row']:.3g} documents each, {before['most_documents']:,} at most"
+            cut = f"{before['begin_rows']:,} begin a row and {before['end_rows']:,} end a full one"
+            size = f"{before['tokens_per_row']:,} tokens, {percent(before['efficiency'])} full"
+            text = f"Packed before, by {by}: {rows} of up to {size}, with {held}; {cut}, where they may have been cut"
+            yield folded(text)
         yield f"Packed: {count_of(self.rows, 'row')} of {self.max_len:,} tokens, {full}"
         yield ""
         yield render_distribution(self.lengths, "Tokens per document")

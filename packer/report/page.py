@@ -190,7 +190,7 @@ def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:
     if totals.documents_split:
         lines.append(f"{count_of(totals.documents_split, 'document')} in several segments.")
     if isinstance(totals, Totals) and totals.tokens_stripped:
-        lines.append(f"{totals.tokens_stripped:,} more were padding, removed by attention_mask.")
+        lines.append(f"{totals.tokens_stripped:,} more were padding, which was removed.")
     if isinstance(totals, Totals) and has_labels:
         lines.append(f"{share(totals.tokens_trained / totals.tokens_packed)} are trained.")
     value = f"{totals.tokens + shared:,} {ARROW} {totals.tokens:,}" if shared else f"{totals.tokens:,}"

@@ -13,6 +13,9 @@ from packer.stores import AnyPath, RemotePath
 
 MANIFEST = "manifest.json"
 
+EXPORT_RECORD = "_export.json"
+"""Record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
+
 WORK = ".packer"
 """Folder inside an output until it is complete and in place."""
 

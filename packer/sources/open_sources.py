@@ -155,6 +155,11 @@ def refuse_decoding(opened: Source) -> None:
             "--on-error skip decodes the source, and an index reads tokens in place each time it is loaded: leave one "
             "of --on-error and --index-only out"
         )
+    if opened.packed_by:
+        raise PackerError(
+            f"{opened.name} holds rows that were packed before, whose documents are told apart while they are decoded, "
+            "and an index reads tokens in place: leave --index-only out"
+        )
     for input_ in opened.inputs:
         if not isinstance(input_, MappedLists):
             is_text = opened.text is not None

@@ -64,7 +64,7 @@ def source_of_records(
             is_slow=True,
             has_labels=empty.labels is not None,
             steps=tuple(steps),
-            numbers_documents=options.numbers_records,
+            numbers_documents=ANSWER if options.numbers_records else "",
             skips=options.on_error == "skip",
         )
         for reader in readers

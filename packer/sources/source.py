@@ -89,6 +89,9 @@ class Source:
     holds_chats: bool = False
     """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
 
+    packed_by: tuple[str, ...] = ()
+    """Columns by which rows that were packed before are divided into documents; empty if records are documents."""
+
     counts: Counter[str] = field(default_factory=Counter)
     """Sums of `Batch.counts` over inputs that were decoded, once they have been read."""
 
@@ -103,7 +106,7 @@ class Source:
     @property
     def numbers_records(self) -> bool:
         """Whether a record makes any number of documents, which the column `answer` numbers."""
-        return any(input_.numbers_documents for input_ in self.inputs)
+        return any(input_.numbers_documents == ANSWER for input_ in self.inputs)
 
     @property
     def text(self) -> TextIdentity | None:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from packer.column_names import ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns, holds_json
@@ -17,10 +18,11 @@ from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usua
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
 from packer.inputs.loss_columns import Fields, loss_columns, mask_of_numbers
-from packer.inputs.meanings import ATTENTION, LABELS, MASKS, PROMPT_LENGTHS, SAYING, TURN_STARTS, fields_in
+from packer.inputs.meanings import ATTENTION, BOUNDS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, TURN_STARTS, fields_in
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
 from packer.sources.find_source import first_fields, for_each_file
+from packer.sources.packed_rows import are_documents, row_columns, with_documents
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
 from packer.stores import RemotePath
@@ -49,31 +51,38 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
             "`packer tokenize` wrote"
         )
     read = _with_masks(_columns_of(options), fields, found.name)
-    columns = _without(read, read.masks)
+    rows = row_columns(found, names, read, _without(read, read.masks))
+    wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
 
     # Open the files, or the table.
     opened: list[Input]
     if found.table is not None:
-        opened = [_open_table(found, read)]
+        opened = [_open_table(found, wanted)]
     else:
-        opened = for_each_file(lambda kind, file: kind.open_lists(file, read), found)
+        opened = for_each_file(lambda kind, file: kind.open_lists(file, wanted), found)
     for at, each in enumerate(opened):
-        if isinstance(each, MappedLists) and any(map(holds_json, each.declared_types.values())):
-            opened[at] = decoded_again(each, read)
+        types = each.declared_types.values()
+        if isinstance(each, MappedLists) and (options.on_error == "skip" or any(map(holds_json, types))):
+            opened[at] = decoded_again(each, wanted)
     if options.on_error == "skip":
-        opened = [
-            replace(decoded_again(each, read) if isinstance(each, MappedLists) else each, skips=True) for each in opened
-        ]
+        opened = [replace(each, skips=True) for each in opened if isinstance(each, DecodedInput)]
 
     # Compare their columns, and apply the masks.
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     columns = columns._replace(widths=usual_widths(opened, columns.per_token))
-    inputs = _masked(opened, read._replace(widths=columns.widths))
+    if rows is not None and not all(are_documents(each, rows) for each in opened):
+        if TURN_STARTS in columns.extra:
+            raise PackerError(f"--split-at is turns, and {found.name} holds rows of several documents: leave it out")
+        inputs = tuple(with_documents(each, rows._replace(documents=columns)) for each in opened)
+        columns = columns._replace(extra=(*columns.extra, ROW_DOCUMENT))
+    else:
+        rows, inputs = None, _masked(opened, read._replace(widths=columns.widths))
     _refuse_missing_labels(found, columns, inputs)
     return Source(
         name=found.name,
         inputs=inputs,
         columns=columns,
+        packed_by=() if rows is None else tuple(rows.bounds),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id,
         holds_chats=TURN_STARTS in names,
@@ -142,7 +151,7 @@ def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
         )
     for field in fields_in("tokens", found).values():
         if field.means == "refused" and field.name not in labels:
-            raise PackerError(f"{name}: column '{field.name}' may say what is trained, and is not read: {field.note}")
+            raise PackerError(f"{name}: column '{field.name}' of {field.by} is not read: {field.note}")
     masks = {each: has_lists for each, has_lists in found.items() if each not in (*LABELS, *labels)}
     used = (*used, *masks, *labels, *(() if is_default else LABELS))
     return columns._replace(
@@ -150,7 +159,7 @@ def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
         extra=(*columns.extra, *masks),
         per_token=(*columns.per_token, *(each for each, has_lists in masks.items() if has_lists)),
         masks=tuple(masks),
-        absent=tuple(each for each in SAYING if each not in used),
+        absent=tuple(each for each in (*SAYING, *BOUNDS) if each not in used),
     )
 
 

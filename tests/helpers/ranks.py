@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 
 import pytest
 
@@ -23,6 +24,14 @@ def as_files(folder):
     for number in range(5):
         scored(made / f"{number}.jsonl", 60 + number)
     return made
+
+
+def as_rows(folder):
+    """Write rows of three documents each."""
+    made = made_documents(900)
+    rows = [made[at : at + 3] for at in range(0, 900, 3)]
+    records = [{"input_ids": [*chain.from_iterable(row)], "seq_lengths": [*map(len, row)]} for row in rows]
+    return write_lines(folder / "rows.jsonl", records)
 
 
 def as_arrow(folder):
