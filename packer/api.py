@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from packer.errors import python_names
 from packer.exporting import write_export
 from packer.options import PackOptions, ReadOptions, RunOptions, options_of, values_of
 from packer.options.option import as_lengths, as_path
-from packer.output.job import Job
+from packer.output.job import Job, Record, Written
 from packer.paths import expanded, located, packed_path
 from packer.pipeline import packing, row_contents, tokenizing, verifying
 from packer.pipeline import stats as collecting
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
     OneSource: TypeAlias = str | Path | Dataset | DatasetDict | Sequence[str | Path]
     """A file, folder, Hub id or dataset; a list of files and folders is one source, in this order."""
+
+
+log = logging.getLogger(__name__)
 
 
 def pack(
@@ -103,7 +107,7 @@ def pack(
         pack_options = PackOptions(**values_of(PackOptions, values))
         job = Job(**values_of(Job, {**values, "progress": shown}))
         written = packing.pack(one_source(source), options=pack_options, job=job)
-    return replace(written.record, path=written.output)
+    return replace(_logged(written).record, path=written.output)
 
 
 def stats(
@@ -217,7 +221,7 @@ def tokenize(
         job = Job(**values_of(Job, {**values, "progress": shown}))
         written = tokenizing.tokenize(one_source(source), options=options, job=job)
     assert isinstance(written.output, Path)
-    return replace(written.record, path=written.output)
+    return replace(_logged(written).record, path=written.output)
 
 
 def show(
@@ -322,6 +326,12 @@ def export(
         job = Job(output=output, workers=workers, sync=sync, overwrite=overwrite, progress=shown)
         written = write_export.export(str(packed_path(packed)), to=to, compression=compression, eos_id=eos_id, job=job)
     return replace(written.record, path=written.output)
+
+
+def _logged(written: Written[Record]) -> Written[Record]:
+    for note in written.notes:
+        log.info(note)
+    return written
 
 
 @contextmanager

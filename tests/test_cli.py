@@ -107,6 +107,11 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
     assert found == made, "write them anew: python docs/make_commands.py"
 
 
+def test_the_page_of_fields_is_that_of_the_table():
+    made = run_path(str(ROOT / "docs/make_fields.py"))["fields_page"]()
+    assert (ROOT / "docs/reference/fields.md").read_text() == made, "write it anew: python docs/make_fields.py"
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -269,6 +269,7 @@ def test_a_system_prompt_beside_a_conversation_is_its_first_message(encode):
         for record in (
             {"conversations": SHARE, "system": "Be brief."},
             {"messages": CHAT[:2], "system": "Be brief."},
+            {"messages": CHAT[:2], "system": None, "system_prompt": "Be brief."},
             {"conversations": [{"from": "system", "value": "Be brief."}, *SHARE], "system": "Be brief."},
             {"conversations": [{"from": "system", "value": "Be brief."}, *SHARE], "system": ""},
         ):
@@ -294,6 +295,7 @@ def test_no_system_prompt_is_none(encode, system):
     [
         ({"conversations": SHARE, "system": 5}, "'system' is a int where a string is expected"),
         ({"conversations": SHARE, "system": ["x"]}, "'system' is a list where a string is expected"),
+        ({"conversations": SHARE, "system": "a", "system_prompt": "b"}, "'system' and 'system_prompt' hold two system"),
         ({"conversations": SHARE, "system": "\ud800"}, r"'system' has a lone surrogate U\+D800 at character 0"),
         (
             {"conversations": [{"from": "system", "value": "a"}, *SHARE], "system": "b"},

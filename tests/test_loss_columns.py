@@ -190,7 +190,7 @@ WRONG = {
     "no prompt": ({"prompt_length": None}, "'prompt_length' holds .* for 3 tokens"),
     "a list of prompts": ({"prompt_length": [1, 1, 1]}, "'prompt_length' holds .* for 3 tokens"),
     "two labels": ({"labels": [1, 2, 3], "label": [1, 2, 3]}, "'labels' and 'label' both hold labels: remove one"),
-    **{name: ({name: [1, 0, 1]}, rf"column '{name}' of .* is not read: ") for name in REFUSED},
+    **{name: ({name: [1, 0, 1]}, rf"column '{name}' (means|is) .*(name it|give an)") for name in REFUSED},
 }
 
 

@@ -86,7 +86,8 @@ IN_LINES += [
     ),
     pack(
         {"rows.jsonl": '{"tokens": [1], "text": "a"}'},
-        "no column 'input_ids' (found: tokens, text)",
+        "no column 'input_ids' (found: tokens, text); give --tokenizer to pack text or chats, or name the tokens' "
+        "column with --input-column tokens",
     ),
     pack({"rows.jsonl": "\n \n"}, "rows.jsonl: empty dataset: 0 documents"),
 ]
@@ -162,7 +163,8 @@ COLUMNS += [
     for case in (
         pack(
             {name: table(name, [[1]], [[1]])},
-            f"{name}: no column 'tokens' (found: input_ids, labels); name the tokens' column with --input-column",
+            f"{name}: no column 'tokens' (found: input_ids, labels); name the tokens' column with --input-column input_"
+            "ids",
             "--input-column tokens",
         ),
         pack({name: table(name, [[1]])}, "no labels column 'targets'; name one that exists", "--labels-column targets"),
@@ -505,7 +507,7 @@ PATHS = [
     Case(
         {**HALVES, "text.jsonl": '{"text": "a"}\n'},
         f"pack {BOTH} text.jsonl --max-len 16 -o out",
-        "text.jsonl: no column 'input_ids' (found: text)",
+        "text.jsonl: no column 'input_ids' (found: text); give --tokenizer to pack text or chats",
     ),
     Case({}, "pack --max-len 16", "Give a DATASET", 2),
     Case({}, "tokenize --tokenizer x", "Missing argument 'DATASET...'", 2),

@@ -35,7 +35,7 @@ NAMES = ["news", None, "code", "books", ""]
 def with_columns(records):
     """The same records with a name, a number and a list each."""
     return [
-        {**record, "source": NAMES[number % 5], "weight": number / 7, "tags": [str(number)] * (number % 3 + 1)}
+        {**record, "source": NAMES[number % 5], "score": number / 7, "tags": [str(number)] * (number % 3 + 1)}
         for number, record in enumerate(records)
     ]
 
@@ -61,7 +61,7 @@ def _plain(value):
 @pytest.mark.parametrize("records", [chats, texts, pairs])
 def test_every_segment_has_the_values_of_its_record_from_every_format(tmp_path, tokenizer, small, records):
     made = with_columns(records())
-    keep = ["source", "weight", "tags"]
+    keep = ["source", "score", "tags"]
     wanted = {number: {json.dumps([record[name] for name in keep])} for number, record in enumerate(made)}
     formats = write_formats(tmp_path, made)
     for name, source in formats.items():
@@ -70,25 +70,25 @@ def test_every_segment_has_the_values_of_its_record_from_every_format(tmp_path, 
         assert values_of(out, keep) == wanted, name
     assert manifest.totals.documents_split > 5
     assert list(packer.verify(tmp_path / "out-jsonl", formats["jsonl"], tokenizer=tokenizer)) == []
-    made[7]["weight"] = -1.0
+    made[7]["score"] = -1.0
     write_lines(formats["jsonl"], made)
     (fault,) = packer.verify(tmp_path / "out-jsonl", formats["jsonl"], tokenizer=tokenizer)
     assert fault.startswith("document 7 ")
-    assert "weight" in fault
+    assert "score" in fault
 
 
 def test_tokenizing_keeps_columns_for_the_same_rows(tmp_path, tokenizer, small):
     made = with_columns(texts())
     source = write_lines(tmp_path / "rows.jsonl", made)
-    arguments = ["tokenize", str(source), "--tokenizer", tokenizer, "--no-sync", "--keep", "source", "--keep", "weight"]
+    arguments = ["tokenize", str(source), "--tokenizer", tokenizer, "--no-sync", "--keep", "source", "--keep", "score"]
     succeeded(*arguments)
     kept = datasets.load_from_disk(str(tmp_path / "rows-tokenized"))
     assert kept["source"][:] == [record["source"] for record in made]
-    assert kept["weight"][:] == [record["weight"] for record in made]
+    assert kept["score"][:] == [record["score"] for record in made]
     direct = pack(source, tmp_path / "direct", tokenizer, keep=["source"])
     once = pack(tmp_path / "rows-tokenized", tmp_path / "packed", None, keep=["source"])
     assert shards(once) == shards(direct)
-    assert "tokenized with keep ['source', 'weight'], not ['source']" in refused(*arguments[:-2])
+    assert "tokenized with keep ['source', 'score'], not ['source']" in refused(*arguments[:-2])
 
 
 def test_a_column_can_be_text_and_be_kept(tmp_path, tokenizer):
@@ -110,15 +110,15 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
         assert not out.exists()
         return str(caught.value)
 
-    assert "rows.jsonl: no column 'topic' (found: text, source, weight, tags)" in refused(keep=["topic"])
-    assert "rows.parquet: no column 'topic' (found: text, source, weight, tags)" in refused(table, keep=["topic"])
+    assert "rows.jsonl: no column 'topic' (found: text, source, score, tags)" in refused(keep=["topic"])
+    assert "rows.parquet: no column 'topic' (found: text, source, score, tags)" in refused(table, keep=["topic"])
     assert "keep_tokens is 'tags', and text has no values per token" in refused(keep_tokens=["tags"])
     assert "keep 'loss_mask': masks become labels" in refused(keep=["loss_mask"])
-    made[31]["weight"] = "heavy"
+    made[31]["score"] = "heavy"
     write_lines(source, made)
-    message = refused(keep=["weight"])
+    message = refused(keep=["score"])
     assert message.startswith(
-        "document 31 (rows.jsonl line 32): 'weight' holds \"heavy\", where documents before it hold"
+        "document 31 (rows.jsonl line 32): 'score' holds \"heavy\", where documents before it hold"
     )
     options = ReadOptions(tokenizer=tokenizer)
     assert tokenize(source, options=options, job=Job(sync=False)).record.source.documents
@@ -331,7 +331,7 @@ def test_strings_of_json_are_decoded_on_request_and_never_packed_as_text(tmp_pat
     for name, source in write_formats(tmp_path, strings).items():
         decoded = pack(source, tmp_path / f"out-{name}", tokenizer, text_column=f"{column}:json")
         assert shards(decoded) == shards(wanted), name
-        with pytest.raises(packer.PackerError, match=f"text_column {column}:json$"):
+        with pytest.raises(packer.PackerError, match=f"text_column='{column}:json'$"):
             pack(source, tmp_path / "text", tokenizer, text_column=None if column == "messages" else column)
     header = csv.DictWriter((tmp_path / "rows.csv").open("w", newline=""), [column], extrasaction="ignore")
     header.writeheader()
@@ -353,7 +353,7 @@ def test_prompts_completions_and_pairs_may_be_json(tmp_path, tokenizer):
     wanted = shards(pack(plain, tmp_path / "plain", tokenizer, pairs=True))
     names = "prompt:json,chosen:json,rejected:json"
     assert shards(pack(text, tmp_path / "decoded", tokenizer, pairs=True, text_column=names)) == wanted
-    with pytest.raises(packer.PackerError, match=f"decode them by text_column {names}"):
+    with pytest.raises(packer.PackerError, match=f"decode them by text_column='{names}'"):
         pack(text, tmp_path / "text", tokenizer, pairs=True)
     wanted = shards(pack(plain, tmp_path / "sft", tokenizer, text_column="prompt,chosen"))
     decoded = pack(text, tmp_path / "sft-decoded", tokenizer, text_column="prompt:json,chosen:json")

@@ -222,7 +222,8 @@ def test_columns_can_be_named(tmp_path, tokenizer):
     names = {"prompt": "question", "chosen": "good", "rejected": "bad"}
     renamed = [{names[name]: value for name, value in record.items()} | {"prompt": 5} for record in made]
     source = write_lines(tmp_path / "pairs.jsonl", renamed)
-    wanted = shards(pack(write_lines(tmp_path / "usual.jsonl", made), tmp_path / "usual", tokenizer))
+    separated = [{**record, "prompt": f"{record['prompt']}\n\n"} for record in made]
+    wanted = shards(pack(write_lines(tmp_path / "usual.jsonl", separated), tmp_path / "usual", tokenizer))
     assert shards(pack(source, tmp_path / "out", tokenizer, text_column="question,good,bad")) == wanted
     beside = write_lines(tmp_path / "beside.jsonl", records("chat beside a string"))
     assert shards(pack(beside, tmp_path / "two", tokenizer, text_column="chosen,rejected")) == shards(
@@ -356,7 +357,7 @@ def test_an_invalid_record_is_named_with_its_file_and_line(tmp_path, tokenizer, 
             {"prompt": "a", "chosen": "b"},
             "pairs.jsonl: has 'chosen' and no 'rejected' (found: prompt, chosen); a pair needs",
         ),
-        ({"text": "a"}, "no columns 'chosen' and 'rejected' (found: text); name them by text_column, as in question,"),
+        ({"text": "a"}, "no columns 'chosen' and 'rejected' (found: text); name them by text_column PROMPT,CHOSEN"),
         (
             {"chosen": "b", "rejected": CHAT},
             "'chosen' is a string and 'rejected' is a list; make both strings, or both",

@@ -75,7 +75,7 @@ def write_output(
     lines = [] if more is None else more(result.output)
     if as_json:
         found, record = {"output": str(result.output), "found_complete": result.found_complete}, result.record.to_dict()
-        took = {"seconds": seconds, "compiling": compiling}
+        took = {"seconds": seconds, "compiling": compiling, **({"notes": result.notes} if result.notes else {})}
         rejected = "documents_rejected" in record.get("totals", record)
         listed = {"rejected": str(result.output / REJECTED)} if rejected else {}
         if "holdout" in record.get("options", {}):
@@ -86,7 +86,8 @@ def write_output(
         checked = f" ({result.checked})" if result.checked else ""
         text = [f"{result.output} {complete}: nothing to do{checked}"]
     else:
-        text = [*summary(result, duration_and_compiling(seconds, compiling))]
+        *text, last = summary(result, duration_and_compiling(seconds, compiling))
+        text += [*result.notes, last]
     echo("\n".join([*text, *lines]))
 
 

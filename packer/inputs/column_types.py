@@ -18,7 +18,7 @@ from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.inputs.documents import Columns, DocumentError, columns_of_side
 from packer.inputs.loss_columns import loss_columns
-from packer.inputs.meanings import MASKS, names
+from packer.inputs.meanings import FIELDS, MASKS
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
 _REASONS = (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError)  # raised by pyarrow
@@ -288,8 +288,6 @@ def _has_odd_bool(value: object, kind: pa.DataType) -> bool:
     return False
 
 
-_TEXT = {*names("record", "text", "prompt", "chat", "answer")}
-
 TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
 
 
@@ -298,7 +296,7 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
 
     Raises an error if a column is missing, has the wrong type, occurs twice, or is a mask that the first file lacks.
     """
-    require_column(schema.names, name, columns)
+    require_column(schema, name, columns)
     has_labels = columns.labels in schema.names
     for column in columns.wanted(has_labels=has_labels):
         _require_one(schema, column, name)
@@ -332,16 +330,27 @@ def check_kept(kind: pa.DataType, column: str, name: str) -> None:
         )
 
 
-def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
-    """Raise an `OtherSourceError` if the names found in a file lack the column with the tokens."""
+def require_column(fields: pa.Schema | Mapping[str, object], name: str, columns: Columns) -> None:
+    """Raise an `OtherSourceError` if the schema or first record of a file lacks the column with the tokens."""
+    names = fields.names if isinstance(fields, pa.Schema) else [*fields]
     if columns.input_ids not in names:
         found = ", ".join(names) or "none"
-        remedy = "name the tokens' column with --input-column"
-        if _TEXT & set(names):
-            remedy = f"give --tokenizer to pack text or chats, or {remedy}"
+        others = {field.name for field in FIELDS["tokens"] if field.means != "token_ids"}
+        kinds = [(each.name, each.type) for each in fields] if isinstance(fields, pa.Schema) else fields.items()
+        lists = [each for each, kind in kinds if each not in others and _holds_ids(kind)]
+        remedy = f"name the tokens' column with --input-column {lists[0]}" if lists else ""
+        if {*names} - others - {*lists} or not lists:
+            remedy = f"give --tokenizer to pack text or chats{', or ' if lists else ''}{remedy}"
         if columns.input_ids == columns_of_side(ROLES[0]).input_ids:  # pairs have columns of fixed names
             remedy = "give --tokenizer to pack text, or leave --pairs out"
         raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
+
+
+def _holds_ids(found: object) -> bool:
+    """Whether a type or a value is a list of integers."""
+    if isinstance(found, pa.DataType):
+        return is_list(found) and bool(pa.types.is_integer(found.value_type))
+    return isinstance(found, list) and bool(found) and all(type(value) is int for value in found)
 
 
 def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from packer.inputs.documents import (
 )
 from packer.inputs.list_checks import BlockRecords, Faults, decode_lists, is_nested, joined_batches, values_of
 from packer.inputs.loss_columns import Fields
+from packer.inputs.meanings import counted_fields
 from packer.inputs.python_values import python_values
 from packer.inputs.token_tables import MappedLists
 from packer.stores import AnyPath, RemotePath
@@ -114,6 +115,12 @@ class Reader(Protocol):
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
         """Schema of the file, or its first valid record; None if there is no record."""
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns in the schema or the first valid record; none if there is no record."""
+        fields = self.fields
+        return [*(fields.names if isinstance(fields, pa.Schema) else fields or ())]
+
     def require(self, columns: Sequence[str]) -> None:
         """Check that records have these columns, which are to be kept, each once and in a type that can be kept."""
         if isinstance(self.fields, pa.Schema):
@@ -135,6 +142,10 @@ class Reader(Protocol):
             if column not in block.schema.names:
                 block = block.append_column(column, pa.nulls(len(block)))
         return block, {}
+
+    def names_in(self, block: Block, records: BlockRecords) -> Collection[str]:
+        """Return the names of the fields in a block that the schema may not have."""
+        return () if isinstance(records, pa.RecordBatch) else set[str]().union(*records)
 
     def lines_of(self, block: Block) -> bytes | None:
         """Return the lines that a block is made of; None if records are located by number."""
@@ -256,7 +267,9 @@ class DecodedInput:
             owners = range(len(records)) if batch.records is None else batch.records.tolist()
             rejected = tuple(faults[row].at(at) for at, row in enumerate(owners) if row in faults)
             batch = batch._replace(rejected=rejected)
-        batch = batch._replace(done=done, lines=self.reader.lines_of(content) if self.skips else None)
+        counts = {**batch.counts, **counted_fields("column", self.reader.names_in(content, records))}
+        lines = self.reader.lines_of(content) if self.skips else None
+        batch = batch._replace(done=done, lines=lines, counts=counts)
         for step in self.steps:
             batch = step(batch)
         return batch

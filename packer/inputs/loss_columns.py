@@ -35,6 +35,11 @@ def loss_columns(fields: Fields, names: Iterable[str] = SAYING, *, depth: int = 
     }
 
 
+def names_of(fields: Fields) -> list[str]:
+    """Return the names of the columns."""
+    return [*(fields.names if isinstance(fields, pa.Schema) else fields)]
+
+
 def _levels(found: object) -> int:
     """Return how many lists the values of a type, or the numbers of a value, are in; -1 for null."""
     if isinstance(found, pa.BaseExtensionType):

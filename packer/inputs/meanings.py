@@ -12,7 +12,7 @@ Readers, refusals, warnings, advice about columns and docs/reference/fields.md f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from packer.column_names import ROLES
@@ -75,15 +75,24 @@ class Field(NamedTuple):
     by: str
     """Tools or datasets that write it."""
     note: str = ""
-    """Why it means nothing for training, or what to do about a field that is refused."""
+    """Why it means nothing for training; of a field that is refused, what it says, and what to do about it."""
+    beside: tuple[str, ...] = ()
+    """Fields without which it does not have this meaning."""
 
     only_lists: bool = False
     """Whether it means this only as a list of numbers, one for each token; anything else means nothing."""
 
 
+_OF_TREE = (
+    "says that each record is one message of a tree of chats, which would be packed as texts without their roles: "
+    "write the messages from the root of a tree to each leaf into one record, as a list 'messages' of objects with "
+    "role and content, or say --text-column text"
+)
 _MEDIA = "LLaVA, LLaMA-Factory, TRL"
 _REPEATED = "repeats what input_ids, or answer_start_idx beside it, say"
-_RENAME = "tools differ in its meaning; name it loss_mask if it is 1 at trained tokens, or remove it"
+_RENAME = (
+    "means one thing in some tools and another in others; name it loss_mask if it is 1 at trained tokens, or remove it"
+)
 
 FIELDS: dict[Place, tuple[Field, ...]] = {
     "record": (
@@ -91,19 +100,31 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("prompt", "prompt", "TRL, OpenAI"),
         Field("instruction", "prompt", "Alpaca, Dolly"),
         Field("question", "prompt", "GSM8K and other questions with answers"),
+        Field("problem", "prompt", "NuminaMath, Magicoder"),
+        Field("query", "prompt", "MetaMath, xLAM"),
+        Field("inputs", "prompt", "FLAN, Aya"),
+        Field("inputs_pretokenized", "prompt", "P3"),
         Field("input", "input", "Alpaca"),
         Field("context", "input", "Dolly, SQuAD"),
         Field("completion", "completion", "TRL, OpenAI"),
         Field("response", "completion", "Dolly"),
         Field("output", "completion", "Alpaca"),
         Field("answer", "completion", "GSM8K and other questions with answers"),
+        Field("solution", "completion", "NuminaMath, Magicoder"),
+        Field("answers", "completion", "xLAM"),
+        Field("target", "completion", "Firefly"),
+        Field("targets", "completion", "FLAN, Aya"),
+        Field("targets_pretokenized", "completion", "P3"),
         Field("messages", "chat", "OpenAI, TRL"),
         Field("conversations", "chat", "ShareGPT"),
+        Field("conversation", "chat", "WildChat, LMSYS-Chat, Capybara"),
         *(Field(role, "answer", "TRL, preference pairs") for role in ROLES),
         Field("system", "system", "ShareGPT, LLaMA-Factory"),
+        Field("system_prompt", "system", "OpenOrca, OpenHermes"),
         Field("tools", "tools", "OpenAI, TRL"),
         Field("chat_template_kwargs", "template_arguments", "TRL"),
         Field("history", "history", "LLaMA-Factory"),
+        Field("parent_id", "refused", "OASST", f"beside 'role' {_OF_TREE}", beside=("role", "text")),
         *(Field(f"{media}{s}", "media", _MEDIA) for media in ("image", "video", "audio") for s in ("", "s")),
     ),
     "message": (
@@ -111,6 +132,8 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("from", "role", "ShareGPT"),
         Field("content", "content", "OpenAI"),
         Field("value", "content", "ShareGPT"),
+        Field("input", "prompt", "Capybara"),
+        Field("output", "completion", "Capybara"),
         Field("weight", "trained", "OpenAI, ShareGPT"),
         Field("train", "trained", "Axolotl"),
         Field("reasoning_content", "reasoning", "DeepSeek, Qwen"),
@@ -118,7 +141,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("reasoning", "reasoning", "OpenRouter"),
         Field("name", "template", "OpenAI"),
         Field("tool_calls", "template", "OpenAI"),
-        Field("tool_call_id", "template", "OpenAI"),
+        Field("tool_call_id", "nothing", "OpenAI", "results follow their calls; a chat template may read it"),
     ),
     "part": (
         Field("type", "role", "OpenAI"),
@@ -145,7 +168,12 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("loss_scale", "weight", "ms-swift"),
         Field("loss_multiplier", "weight", "NeMo-RL"),
         *(Field(name, "refused", by, _RENAME) for name, by in (("mask", "many tools"), ("action_mask", "OpenRLHF"))),
-        Field("padding_mask", "refused", "Automodel", "give an attention_mask, which is 0 at padding, instead"),
+        Field(
+            "padding_mask",
+            "refused",
+            "Automodel",
+            "is 1 at padding or at tokens; give an attention_mask, which is 0 at padding, instead",
+        ),
         Field("special_tokens_mask", "nothing", "Hugging Face tokenizers", "says which tokens are special"),
         Field("token_type_ids", "nothing", "Hugging Face tokenizers", "numbers the sentences of a pair"),
         Field("offset_mapping", "nothing", "Hugging Face tokenizers", "places of tokens in the text"),
@@ -179,9 +207,15 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("targets_position", "nothing", "MaxText", "the same as inputs_position"),
         Field("packing_params", "nothing", "LLaMA-Factory", "the same as its attention_mask, for images"),
         *(
-            Field(name, "refused", "NeMo Automodel, Megatron-LM", "documents are padded one by one: remove the padding")
+            Field(
+                name,
+                "refused",
+                "NeMo Automodel, Megatron-LM",
+                "says that documents are padded one by one; remove the padding",
+            )
             for name in ("seq_lens_padded", "cu_seqlens_padded", "cu_seqlens_q_padded")
         ),
+        Field("answer", "nothing", "packer tokenize", "numbers the documents of a record, which are packed apart"),
     ),
 }
 """The table."""
@@ -192,7 +226,16 @@ PROMPTS: dict[tuple[str, str], str | None] = {
     ("instruction", "response"): "context",
     ("question", "answer"): "context",
 }
-"""Columns of a prompt and its completion, separated by an empty line, and the column that follows in the prompt."""
+"""Columns of a prompt and its completion, and the column that follows in the prompt."""
+
+OTHER_PROMPTS = (
+    *(("problem", "solution"), ("query", "response"), ("query", "answers"), ("question", "response")),
+    *(("input", "output"), ("input", "target"), ("inputs", "targets"), ("inputs_pretokenized", "targets_pretokenized")),
+)
+"""Columns of a prompt and its completion as strings, if no others are recognized: beside messages, they repeat them."""
+
+JOINED = ("prompt", "completion")
+"""Columns of a prompt and its completion that are joined as they are, as in TRL; an empty line separates all others."""
 
 ROLE_NAMES = {
     **{role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")},
@@ -216,20 +259,46 @@ def names(place: Place, *means: Means) -> tuple[str, ...]:
 
 def fields_in(place: Place, found: Collection[str]) -> dict[str, Field]:
     """Return the known fields among the names that were found, by name."""
-    return {field.name: field for field in FIELDS[place] if field.name in found}
+    known = (field for field in FIELDS[place] if field.name in found)
+    return {field.name: field for field in known if all(name in found for name in field.beside)}
 
 
-def unknown_in(place: Place, found: Collection[str], used: Container[str] = ()) -> list[str]:
-    """Return the names that nothing reads: neither in the table nor used otherwise."""
-    known = fields_in(place, found)
-    return [name for name in found if name not in known and name not in used]
+def refusal(place: Place, found: Collection[str], used: Container[str] = ()) -> str | None:
+    """Return what a field says that packer cannot keep, and the remedy; None if there is no such field.
+
+    Fields that are used otherwise, such as those that are kept, are left out.
+    """
+    if _REFUSED[place].isdisjoint(found):
+        return None
+    known = fields_in(place, found).values()
+    refused = (field for field in known if field.means == "refused" and field.name not in used)
+    return next((f"'{field.name}' {field.note}" for field in refused), None)
 
 
-SYSTEM, TOOLS, TEMPLATE_KWARGS, HISTORY = names("record", "system", "tools", "template_arguments", "history")
-OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
+def unread(place: Place, found: Collection[str], used: Container[str]) -> list[str]:
+    """Return the names that nothing reads: neither used nor known to mean nothing."""
+    return [name for name in found if name not in used and name not in names(place, "nothing")]
+
+
+def counted_fields(place: str, found: Iterable[str]) -> dict[str, int]:
+    """Return names as counts of a batch, which are summed over a source; of very many, the first."""
+    return {f"field {place} {name}": 1 for name in sorted(found)[:_MOST]}
+
+
+def fields_counted(place: str, counts: Iterable[str]) -> list[str]:
+    """Return the names that `counted_fields` made counts of, sorted."""
+    return sorted(key.removeprefix(f"field {place} ") for key in counts if key.startswith(f"field {place} "))
+
+
+_MOST = 100  # names counted in a batch: a record may have a field for each of its values
+_REFUSED = {place: {*names(place, "refused")} for place in FIELDS}
+
+TOOLS, TEMPLATE_KWARGS, HISTORY = names("record", "tools", "template_arguments", "history")
+SYSTEMS = names("record", "system")
+OF_CHATS = (*SYSTEMS, TOOLS, TEMPLATE_KWARGS)
 """Columns that are read in addition to messages."""
-OF_PROMPTS = (SYSTEM, HISTORY)
-"""Columns of a prompt that only a chat template can write: a system prompt, and earlier questions with answers."""
+OF_PROMPTS = (*SYSTEMS, HISTORY, TOOLS)
+"""Columns of a prompt that only a chat template can write: system prompt, earlier questions with answers, and tools."""
 
 PLACEHOLDERS = {name: f"<{name.removesuffix('s')}>" for name in names("record", "media")}
 """What stands in a text for the values of a column that are not text, as in LLaVA and LLaMA-Factory."""
@@ -258,12 +327,12 @@ LISTS: tuple[Means, ...] = ("lengths", "padded_lengths", "offsets", "starts")
 BOUNDS = names("tokens", *LISTS, "positions", "numbers", "numbers_from_0")
 """Columns of lists that say where documents begin in rows that another tool packed."""
 
-LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS, _REFUSED = (
-    names("tokens", means) for means in ("labels", "inverse_mask", "prompt_length", "weight", "refused")
+LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS = (
+    names("tokens", means) for means in ("labels", "inverse_mask", "prompt_length", "weight")
 )
 """Columns by their meaning; the first of labels has the name that --labels-column has by default."""
 
-SAYING = (*LABELS, *MASKS, *PROMPT_LENGTHS, *WEIGHTS, *_REFUSED)
+SAYING = (*LABELS, *MASKS, *PROMPT_LENGTHS, *WEIGHTS, *names("tokens", "refused"))
 """Columns that say which tokens are trained, or padding."""
 
 ONLY_LISTS = (*BOUNDS, *(field.name for field in FIELDS["tokens"] if field.only_lists))

@@ -256,6 +256,16 @@ class MappedLists:
     """Column that numbers the documents of each record from 0, if there is one: then `origin` locates records."""
 
     @property
+    def fields(self) -> list[str]:
+        """Names of the columns of its files, read or not."""
+        return list(dict.fromkeys(name for store in self.stores for name in store.schema.names))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that are read."""
+        return self.columns.wanted(has_labels=self.labels)
+
+    @property
     def rows(self) -> int:
         """Number of documents."""
         return sum(int(store.ends[-1]) for store in self.stores if len(store.ends))

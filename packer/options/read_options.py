@@ -86,12 +86,12 @@ class ReadOptions(JsonRecord):
     )
     text_column: str | None = option(
         None,
-        "Column of text or messages, or two columns, as in problem,solution, that are joined as they are; with "
-        "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
-        "JSON.",
+        "Column of text or messages, or those of prompt and completion, as in problem,solution, between which an empty "
+        "line stands (prompt,completion are joined as they are); with --pairs, those of prompt and answers, as in "
+        "question,good,bad. messages:json decodes strings of JSON.",
         TEXT_AND_CHATS,
         default_words="text; prompt and completion, or response; question and answer; Alpaca's and Dolly's columns; "
-        "messages; conversations; those of pairs",
+        "messages; conversations; those of pairs; others that docs/reference/fields.md lists",
         commands=OF_TEXT,
     )
     train_on: choices.TrainOn | None = option(

@@ -43,6 +43,9 @@ class Written(Generic[Record]):
     finished_elsewhere: bool = False
     """Whether another process wrote the record."""
 
+    notes: tuple[str, ...] = ()
+    """Lines for the summary that the record does not have."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job(RunOptions):

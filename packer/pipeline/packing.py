@@ -29,6 +29,7 @@ from packer.pipeline.rejected_list import (
     write_rejected_list,
 )
 from packer.pipeline.source_warnings import (
+    notes_on,
     say_packed_before,
     warn_of_padding,
     warn_of_special_texts,
@@ -143,7 +144,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                 manifest = run_once(engine, finish, output.is_complete)
                 if manifest is None:
                     raise FinishedElsewhere
-                return Written(record=manifest, output=out)
+                return Written(record=manifest, output=out, notes=notes_on(opened, documents.source.counts))
         except FinishedElsewhere:
             return Written(record=read_manifest(out), output=out, finished_elsewhere=True)
 

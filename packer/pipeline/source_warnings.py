@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from packer.inputs.documents import reading
 from packer.inputs.list_checks import STRIPPED
+from packer.inputs.meanings import FIELDS, fields_counted, unread
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import PlanTotals
 from packer.report.plain_text import count_of
@@ -26,6 +27,8 @@ _LOOKED_AT = 1000  # documents
 _FEWEST = 20  # number of documents that look padded below which there is no warning
 _REPEATED = 3  # number of equal tokens at an end from which a document looks padded
 _MOST = 0.5  # share of documents that look padded above which the source counts as padded
+
+_SHOWN = 10  # names of fields
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +106,26 @@ def warn_of_templates(source: Source) -> None:
             "that reads them, or remove them",
             counted,
         )
+
+
+def notes_on(opened: Source, counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what a summary says of a source: which fields nothing reads, and that prompts are packed as texts."""
+    encoder = opened.encoder
+    notes = [] if encoder is None or encoder.note is None else [encoder.note]
+    if not opened.fields:
+        return tuple(notes)
+    columns = dict.fromkeys([*opened.fields, *fields_counted("column", counts)])
+    needed = {*chain.from_iterable(each.needed for each in opened.inputs)}
+    if encoder is None:
+        found = {"": unread("tokens", columns, needed.union(field.name for field in FIELDS["tokens"]))}
+    else:
+        found = {"": unread("record", columns, needed), **encoder.unread(counts)}
+    shown = [f"{where}{_listed(fields)}" for where, fields in found.items() if fields]
+    return (*notes, *([f"Fields that nothing reads: {'; '.join(shown)}"] if shown else []))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], f"and {len(names) - _SHOWN} more"])
 
 
 def warn_of_rejected(rejections: Rejections) -> None:

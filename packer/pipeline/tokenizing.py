@@ -22,7 +22,7 @@ from packer.output.request import Request, difference, names_and_sizes, request_
 from packer.output.unfinished_output import Output, OutputKind
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
-from packer.pipeline.source_warnings import warn_of_special_texts, warn_of_templates, warn_of_unstopped
+from packer.pipeline.source_warnings import notes_on, warn_of_special_texts, warn_of_templates, warn_of_unstopped
 from packer.progress import Progress
 from packer.shards.file_names import shard_name
 from packer.shards.files import WrittenFile, changed_since, check_files
@@ -125,8 +125,8 @@ def tokenize(
                 checked = _check_complete(out, found, request.without_times, opened)
                 return Written(record=found, output=out, found_complete=True, checked=checked)
         with claim(out, TOKENIZED, request, job) as folder, job.alone() as engine:
-            report = _write(folder, opened, watch, request, options.tokenizer, engine, job.progress)
-    return Written(record=report, output=out)
+            report, counts = _write(folder, opened, watch, request, options.tokenizer, engine, job.progress)
+    return Written(record=report, output=out, notes=notes_on(opened, counts))
 
 
 def _check_complete(out: Path, report: TokenizeReport, request: Request, opened: Source) -> str:
@@ -157,8 +157,8 @@ def _write(
     tokenizer: str,
     engine: Engine,
     progress: Progress,
-) -> TokenizeReport:
-    """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
+) -> tuple[TokenizeReport, Mapping[str, int]]:
+    """Tokenize into a claimed folder, with files named as `datasets` does; return the report, and what was counted."""
     pieces = cut_source(opened, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder, pieces, names)
@@ -192,7 +192,7 @@ def _write(
         assert isinstance(piece.path, Path)
         folder.store.put_file(name, piece.path)
     folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
-    return report
+    return report, documents.source.counts
 
 
 def _take_back(folder: Output, pieces: list[Piece], names: list[str]) -> None:

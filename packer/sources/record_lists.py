@@ -81,7 +81,7 @@ def _check_fields(reader: Reader, columns: Columns) -> None:
     fields, name = reader.fields, reader.file.name
     if fields is None:
         return
-    names = fields.names if isinstance(fields, pa.Schema) else [*fields]
+    names = reader.names
     for column in columns[:2]:
         if column not in names:
             raise PackerError(
@@ -162,9 +162,9 @@ def check_fields_of_pairs(reader: Reader) -> None:
     fields, name = reader.fields, reader.file.name
     if fields is None:
         return
-    names = fields.names if isinstance(fields, pa.Schema) else [*fields]
+    names = reader.names
     for side in SIDES:
-        require_column(names, name, side)
+        require_column(fields, name, side)
         has_labels = side.labels in names
         if isinstance(fields, pa.Schema):
             has_labels = find_columns(fields, name, side)

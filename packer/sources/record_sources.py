@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,6 +78,7 @@ def source_of_records(
         inputs=inputs,
         columns=COLUMNS._replace(extra=extra),
         encoder=encoder,
+        fields=tuple(dict.fromkeys(chain.from_iterable(reader.names for reader in readers))),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id if encoder is None else encoder.pad_id,
         holds_chats=encoder is not None and encoder.identity.chat_template is not None,

@@ -80,6 +80,9 @@ class Source:
     encoder: Encoder | None = field(default=None, compare=False)
     """Tokenizes text; None if the source holds tokens."""
 
+    fields: tuple[str, ...] = ()
+    """Names of all columns in schemas and first records, read or not; none if one column is read of many."""
+
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
 

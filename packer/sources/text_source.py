@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -15,19 +15,16 @@ from packer.inputs.column_types import is_json, refuse_twins
 from packer.inputs.documents import COLUMNS, DocumentError
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
-from packer.inputs.meanings import OF_CHATS, OF_PROMPTS, TURN_STARTS
+from packer.inputs.meanings import OF_CHATS, OF_PROMPTS, TURN_STARTS, refusal
 from packer.inputs.python_values import python_values
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
 from packer.sources.record_sources import source_of_records
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
-from packer.text.conversations import holds_messages
-from packer.text.text_columns import JSON, Records, as_chats, column_values, recognize, recognize_pairs
+from packer.text.column_advice import JSON, holds_messages
+from packer.text.text_columns import FirstRecords, Records, as_chats, column_values, recognize, recognize_pairs
 from packer.text.text_encoder import Encoder
-
-Fields: TypeAlias = pa.Schema | Mapping[str, object]
-"""Columns of a file: its schema, or a record."""
 
 
 def open_text(found: Found, options: ReadOptions) -> Source:
@@ -79,7 +76,7 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
         fields = reader.fields
         if fields is not None:
             fields = _with_json_types(reader, fields) if isinstance(fields, pa.Schema) else fields
-            known[reader.file.name] = _records_of(fields, reader.file.name, text_column, pairs=pairs)
+            known[reader.file.name] = _records_of(reader, fields, text_column, pairs=pairs)
     if not known:
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
@@ -118,12 +115,9 @@ def _refuse_json(reader: Reader, records: Records) -> None:
     if records.conversational:
         return
     names = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
-    held: list[str] = []
-    with contextlib.suppress(SourceError, DocumentError):  # which are raised when all is read
-        for block, _ in islice(reader.blocks(names), 1):
-            found, _ = reader.records(block, names)
-            values = {name: [value for value in column_values(found, name) if value is not None] for name in names}
-            held = [name for name in names if values[name] and all(map(holds_messages, values[name]))]
+    first = _first_records(reader, names)
+    values = {name: [record[name] for record in first if record[name] is not None] for name in names}
+    held = [name for name in names if values[name] and all(map(holds_messages, values[name]))]
     if held:
         option = ",".join(f"{name}{JSON}" if name in held else name for name in names)
         raise PackerError(
@@ -132,18 +126,33 @@ def _refuse_json(reader: Reader, records: Records) -> None:
         )
 
 
-def _records_of(fields: Fields, file: str, text_column: str | None, *, pairs: bool) -> Records:
+def _first_records(reader: Reader, columns: Sequence[str] | None = None) -> FirstRecords:
+    """Return the records of the first block, by default with all columns; none if they cannot be read."""
+    names = [name for name in reader.names if reader.names.count(name) == 1] if columns is None else columns
+    with contextlib.suppress(SourceError, DocumentError):  # which are raised when all is read
+        for block, _ in islice(reader.blocks(names), 1):
+            found, _ = reader.records(block, names)
+            values = zip(*(column_values(found, name) for name in names), strict=True)
+            return [dict(zip(names, each, strict=True)) for each in values]
+    return []
+
+
+def _records_of(
+    reader: Reader, fields: pa.Schema | Mapping[str, object], text_column: str | None, *, pairs: bool
+) -> Records:
     """Return the columns that hold the text, given the schema of a file or a record."""
+    file = reader.file.name
     if pairs:
         found = recognize_pairs(fields, file, text_column)
     else:
-        columns = fields.names if isinstance(fields, pa.Schema) else fields
-        if text_column is None and COLUMNS.input_ids in columns:
+        if text_column is None and COLUMNS.input_ids in reader.names:
             raise OtherSourceError(
                 f"{file}: has the column '{COLUMNS.input_ids}', so it is already tokenized",
                 "pack it without --tokenizer, or name the column of text with --text-column",
             )
-        found = recognize(fields, file, text_column)
+        if text_column is None and (refused := refusal("record", reader.names)) is not None:
+            raise PackerError(f"{file}: {refused}")
+        found = recognize(fields, file, text_column, partial(_first_records, reader))
     if isinstance(fields, pa.Schema):
         for column in found.needed:
             refuse_twins(fields, column, file)

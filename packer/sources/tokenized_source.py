@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
-import pyarrow as pa
 
 from packer.column_names import ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
@@ -17,8 +17,8 @@ from packer.inputs.documents import Columns, DocumentError, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usual_widths
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
-from packer.inputs.loss_columns import Fields, loss_columns, mask_of_numbers
-from packer.inputs.meanings import ATTENTION, BOUNDS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, TURN_STARTS, fields_in
+from packer.inputs.loss_columns import Fields, loss_columns, mask_of_numbers, names_of
+from packer.inputs.meanings import ATTENTION, BOUNDS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, TURN_STARTS, refusal
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
 from packer.sources.find_source import first_fields, for_each_file
@@ -44,7 +44,7 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
 
     # Find the columns, and masks beside them.
     fields = first_fields(found)
-    names = [*(fields.names if isinstance(fields, pa.Schema) else fields)]
+    names = names_of(fields)
     if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
         raise PackerError(
             f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
@@ -55,19 +55,11 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
 
     # Open the files, or the table.
-    opened: list[Input]
-    if found.table is not None:
-        opened = [_open_table(found, wanted)]
-    else:
-        opened = for_each_file(lambda kind, file: kind.open_lists(file, wanted), found)
-    for at, each in enumerate(opened):
-        types = each.declared_types.values()
-        if isinstance(each, MappedLists) and (options.on_error == "skip" or any(map(holds_json, types))):
-            opened[at] = decoded_again(each, wanted)
-    if options.on_error == "skip":
-        opened = [replace(each, skips=True) for each in opened if isinstance(each, DecodedInput)]
+    opened = _opened(found, wanted, skips=options.on_error == "skip")
 
-    # Compare their columns, and apply the masks.
+    # Know all columns, compare those to read, and apply the masks.
+    of_files = (each.reader.names if isinstance(each, DecodedInput) else each.fields for each in opened)
+    fields = dict.fromkeys(chain(names, *of_files))
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     columns = columns._replace(widths=usual_widths(opened, columns.per_token))
     if rows is not None and not all(are_documents(each, rows) for each in opened):
@@ -83,10 +75,24 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
         inputs=inputs,
         columns=columns,
         packed_by=() if rows is None else tuple(rows.bounds),
+        fields=tuple(fields),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id,
         holds_chats=TURN_STARTS in names,
     )
+
+
+def _opened(found: Found, wanted: Columns, *, skips: bool) -> list[Input]:
+    """Open the files or the table; what must be decoded, as values of JSON or records that may be left out, is."""
+    opened: list[Input]
+    if found.table is not None:
+        opened = [_open_table(found, wanted)]
+    else:
+        opened = for_each_file(lambda kind, file: kind.open_lists(file, wanted), found)
+    for at, each in enumerate(opened):
+        if isinstance(each, MappedLists) and (skips or any(map(holds_json, each.declared_types.values()))):
+            opened[at] = decoded_again(each, wanted)
+    return [replace(each, skips=True) for each in opened if isinstance(each, DecodedInput)] if skips else opened
 
 
 def _columns_of(options: ReadOptions) -> Columns:
@@ -149,9 +155,8 @@ def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
             f"{name}: {' and '.join(map(repr, labels))} both hold labels: remove one of them, or name the one to use, "
             f"as in --labels-column {labels[1]}"
         )
-    for field in fields_in("tokens", found).values():
-        if field.means == "refused" and field.name not in labels:
-            raise PackerError(f"{name}: column '{field.name}' of {field.by} is not read: {field.note}")
+    if (refused := refusal("tokens", names_of(fields), (*used, *labels))) is not None:
+        raise PackerError(f"{name}: column {refused}")
     masks = {each: has_lists for each, has_lists in found.items() if each not in (*LABELS, *labels)}
     used = (*used, *masks, *labels, *(() if is_default else LABELS))
     return columns._replace(

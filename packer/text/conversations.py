@@ -21,10 +21,11 @@ from packer.inputs.meanings import (
     REASONING,
     ROLE_NAMES,
     SHAREGPT_ROLES,
-    SYSTEM,
+    SYSTEMS,
     TEMPLATE_KWARGS,
     TOOLS,
     names,
+    refusal,
 )
 from packer.manifest_fields import Reason
 from packer.options.choices import TrainOn
@@ -34,6 +35,7 @@ Message = dict[str, Any]
 
 IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see docs/how-to/images.md"
 """Remedy for documents that are not text alone."""
+_ASKED, _ANSWERED = names("message", "prompt", "completion")
 _NO_TEXT = {"name", *names("message", "role"), *MARKS}
 """Fields of a message that are not part of its content."""
 
@@ -86,7 +88,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     """
     parts = [messages_of(record[column], column) for column in columns]
     masked, required = _weighted_messages([*zip(columns, parts, strict=True)], train_on)
-    system = _system_message(parts, record.get(SYSTEM))
+    system = _system_message(parts, record)
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
         raise _wrong_type(f"'{TEMPLATE_KWARGS}'", kwargs, "an object is expected")
@@ -151,16 +153,20 @@ def refuse_without_template(record: Mapping[str, Any]) -> None:
             )
 
 
-def _system_message(parts: Sequence[Sequence[Message]], system: Any) -> list[Message]:
+def _system_message(parts: Sequence[Sequence[Message]], record: Mapping[str, Any]) -> list[Message]:
     """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none."""
     first = next(chain.from_iterable(parts), None)
-    if system is None or first is None or not (system := text_of(system, f"'{SYSTEM}'")):
+    column, *others = [name for name in SYSTEMS if record.get(name) not in (None, "")] or [""]
+    if not column or first is None:
         return []
+    system = text_of(record[column], f"'{column}'")
+    if others and record[others[0]] != system:
+        raise record_error(f"'{column}' and '{others[0]}' hold two system prompts; keep one of them", "invalid_chat")
     if first["role"] != "system":
         return [{"role": "system", "content": system}]
     if first.get("content") != system:
         raise record_error(
-            f"the conversation begins with a system message, and '{SYSTEM}' holds another; keep one of them",
+            f"the conversation begins with a system message, and '{column}' holds another; keep one of them",
             "invalid_chat",
         )
     return []
@@ -241,16 +247,28 @@ def messages_of(value: Any, column: str) -> list[Message]:
     """Check a conversation and give every message a `role` and, unless it has none, a `content`.
 
     The fields `from` and `value` of ShareGPT become `role` and `content`; `human` is the user and `gpt` the assistant.
+    A question and its answer in one object, `input` and `output` in Capybara, become two messages.
     An `observation` becomes a message of a tool. The content of a `function_call`, JSON with the name and arguments of
     one call or several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template. A
     DocumentError is raised if it is not a list of messages, or a role is unknown.
     """
     if not isinstance(value, list):
         raise _wrong_type(f"'{column}'", value, "a list of messages is expected")
+    if value and isinstance(value[0], dict) and value[0].keys() >= {_ASKED, _ANSWERED}:
+        value = [*chain.from_iterable(map(_exchange, value))]
     return [
         message if _is_plain(message) else _message(message, f"'{column}' message {number}")
         for number, message in enumerate(value)
     ]
+
+
+def _exchange(turn: Any) -> list[Any]:
+    """Return a question and its answer in one object as two messages; anything else as it is."""
+    if not isinstance(turn, dict) or not turn.keys() >= {_ASKED, _ANSWERED} or "role" in turn:
+        return [turn]
+    others = {name: value for name, value in turn.items() if name not in (_ASKED, _ANSWERED)}
+    question = {"role": "user", "content": turn[_ASKED]}
+    return [question, {**others, "role": "assistant", "content": turn[_ANSWERED]}]
 
 
 def _message(message: Any, where: str) -> Message:
@@ -260,6 +278,8 @@ def _message(message: Any, where: str) -> Message:
         )
     # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
     message = {key: value for key, value in message.items() if value is not None}
+    if (refused := refusal("message", message)) is not None:
+        raise record_error(f"{where}: {refused}", "invalid_chat")
     if "role" in message:
         role, known = message["role"], ROLE_NAMES
     elif "from" in message:
@@ -299,6 +319,8 @@ def _check_part(part: Any, where: str) -> None:
             f"{where} has the type {str(kind)[:20]!r}, and only text can be packed; {IMAGES_PAGE}",
             "invalid_chat",
         )
+    if (refused := refusal("part", part)) is not None:
+        raise record_error(f"{where}: {refused}", "invalid_chat")
     text_of(part.get("text"), f"the text of {where}")
 
 
@@ -350,15 +372,6 @@ def from_json(value: Any, where: str) -> Any:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
         raise record_error(f"{where} is not valid JSON: {error}", "invalid_chat") from None
-
-
-def holds_messages(text: Any) -> bool:
-    """Whether a value is a string that holds messages as JSON, as some tools write nested columns."""
-    try:
-        found = json.loads(text) if isinstance(text, str) and text.lstrip()[:1] == "[" else []
-    except (ValueError, RecursionError):
-        return False
-    return bool(found) and all(isinstance(one, dict) and ("role" in one or "from" in one) for one in found)
 
 
 def tools_of(value: Any) -> list[Any] | None:

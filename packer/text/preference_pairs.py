@@ -30,6 +30,7 @@ def texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty: 
     sides = [text_of(record[column], f"'{column}'") for column in records.columns]
     prompt = _prompt_of(record, records)
     before = text_of(prompt, f"'{records.prompt_column}'") if records.has_prompts else ""
+    before += "\n\n" if before and records.separated else ""
     for column, side in zip(records.columns, sides, strict=True):
         if not side and not (before and may_be_empty):
             raise _empty(column)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -12,9 +12,10 @@ from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
 from packer.inputs.column_types import is_json
 from packer.inputs.documents import DocumentError
-from packer.inputs.meanings import HISTORY, OF_CHATS, PLACEHOLDERS, PROMPTS, names
+from packer.inputs.meanings import HISTORY, JOINED, OF_CHATS, OTHER_PROMPTS, PLACEHOLDERS, PROMPTS, names
 from packer.inputs.python_values import python_values
 from packer.options.choices import TrainOn
+from packer.text.column_advice import JSON, advice, holds_messages, is_chat
 
 RecordKind = Literal["text", "prompt+completion", "chat", "pair"]
 
@@ -26,17 +27,18 @@ TRAIN_ON: dict[RecordKind, tuple[TrainOn, ...]] = {
 }
 """Values of `train_on` for each kind of document; the first is the default."""
 
-JSON = ":json"
-"""Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""
-
-_NAMED = "name them by --text-column, as in question,chosen,rejected"
+_NAMED = "name them by --text-column PROMPT,CHOSEN,REJECTED, or without a prompt that both answers begin with"
 
 _KNOWN: dict[tuple[str, ...], RecordKind] = {
     **{(column,): "text" for column in names("record", "text")},
-    ("prompt", "completion"): "prompt+completion",
+    JOINED: "prompt+completion",
     **dict.fromkeys(PROMPTS, "prompt+completion"),
     **{(column,): "chat" for column in names("record", "chat")},
 }
+
+
+FirstRecords: TypeAlias = Sequence[Mapping[str, Any]]
+"""The first records of a file, with all columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,15 +74,24 @@ class Records:
         return (*self.columns, *(column for column in beside if column is not None), *self.template_columns)
 
 
-def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
+def recognize(
+    fields: pa.Schema | Mapping[str, Any],
+    name: str,
+    text_column: str | None = None,
+    first_records: Callable[[], FirstRecords] = list,
+) -> Records:
     """Find out what kind of documents a source holds, given its schema or a first record.
 
     `text_column` names one column, or the prompt's and the completion's joined by a comma; "messages:json" names a
     column of strings that hold JSON. Without it, the columns are those of `_KNOWN`. Raises a PackerError if none or
-    several of these exist, or a column holds neither strings nor lists of messages.
+    several of these exist, or a column holds neither strings nor lists of messages; `first_records` are read for what
+    it advises, unless there is a first record.
     """
     shapes, json = _shapes_and_json(fields, name, text_column)
-    columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
+    read = first_records if isinstance(fields, pa.Schema) else lambda: [fields]
+    columns = (
+        _known_columns(shapes, name, read) if text_column is None else _named_columns(shapes, name, text_column, read)
+    )
     held = {shapes[column] for column in columns} - {"null"}
     if len(held) > 1 or not held <= {"string", "list"}:
         shown = " and ".join(f"'{column}' is a {shapes[column]}" for column in columns)
@@ -88,12 +99,14 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     conversational = held == {"list"} if held else _KNOWN.get(columns) == "chat"
     if text_column is None and len(columns) == 1 and conversational != (_KNOWN[columns] == "chat"):
         column = columns[0]
+        values = [record[column] for record in read() if record.get(column)]
         if conversational:
-            raise PackerError(f"{name}: '{column}' is a list; if it is the text to take, say --text-column {column}")
-        raise PackerError(
-            f"{name}: '{column}' is a string where a list of messages is expected; if it holds the list as JSON, say "
-            f"--text-column {column}{JSON}"
-        )
+            is_text = f"if it is the text to take, say --text-column {column}"
+            way = is_text if all(map(is_chat, values)) else "write a string, or messages with role and content"
+            raise PackerError(f"{name}: '{column}' is a list; {way}")
+        ending, how = (JSON, "decode it") if all(map(holds_messages, values)) else ("", "pack it as text")
+        expected = "a string where a list of messages is expected"
+        raise PackerError(f"{name}: '{column}' is {expected}; {how} by --text-column {column}{ending}")
     follows = next((follows for pair, follows in PROMPTS.items() if pair == columns), None)
     if follows is not None and conversational:
         raise PackerError(f"{name}: {_joined(columns)} are lists; rename lists of messages to prompt and completion")
@@ -104,7 +117,7 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
-        separated=columns in PROMPTS and not conversational,
+        separated=len(columns) == 2 and columns != JOINED and not conversational,
         input_column=follows,
     )
 
@@ -155,6 +168,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
+        separated=prompt is not None and prompt != JOINED[0] and not conversational,
         prompt_column=prompt,
         has_prompts=of_prompt in held,
     )
@@ -219,44 +233,39 @@ def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
         raise DocumentError(0, message, reason="invalid_text") from None
 
 
-def _named_columns(shapes: Mapping[str, str], name: str, text_column: str) -> tuple[str, ...]:
+def _named_columns(
+    shapes: Mapping[str, str], name: str, text_column: str, read: Callable[[], FirstRecords]
+) -> tuple[str, ...]:
     columns = names_in(text_column)
     columns = next((pair for pair, follows in PROMPTS.items() if {*pair, follows} == {*columns}), columns)
     missing = next((column for column in columns if column not in shapes), None)
     if missing is not None or len(columns) > 2:
         what = f"no column '{missing}'" if missing is not None else f"{len(columns)} columns named where two can be"
         known = _fitting(shapes)
-        without = f"leave --text-column out to pack {_joined(known[0])}" if len(known) == 1 else _example(shapes)
+        without = f"leave --text-column out to pack {_joined(known[0])}" if len(known) == 1 else advice(read())
         raise PackerError(f"{name}: {what} (found: {', '.join(shapes) or 'none'}); {without}")
     return columns
 
 
-def _known_columns(shapes: Mapping[str, str], name: str) -> tuple[str, ...]:
+def _known_columns(shapes: Mapping[str, str], name: str, read: Callable[[], FirstRecords]) -> tuple[str, ...]:
     fitting = _fitting(shapes)
     if len(fitting) > 1:
         options = " or ".join(f"--text-column {','.join(columns)}" for columns in fitting)
         raise PackerError(f"{name}: several columns may hold the text: choose {options}")
     if not fitting:
         what = f"no column of text or chats that packer knows (found: {', '.join(shapes) or 'none'})"
-        remedy = "set --pairs for preference pairs, or " if set(ROLES) <= set(shapes) else ""
-        raise PackerError(f"{name}: {what}; {remedy}{_example(shapes)}")
+        raise PackerError(f"{name}: {what}; {advice(read())}")
     return fitting[0]
 
 
 def _fitting(shapes: Mapping[str, str]) -> list[tuple[str, ...]]:
     """Return the columns of every known kind of document that a source has."""
-    return [columns for columns in _KNOWN if set(columns) <= set(shapes)]
+    known = [columns for columns in _KNOWN if set(columns) <= set(shapes)]
+    return known or [pair for pair in OTHER_PROMPTS if {*map(shapes.get, pair)} <= {"string", "null"}]
 
 
 def _joined(columns: Sequence[str]) -> str:
     return " and ".join(f"'{column}'" for column in columns)
-
-
-def _example(shapes: Mapping[str, str]) -> str:
-    """Return how to name columns of text, in words that can be typed for this source."""
-    of_text = [column for column, shape in shapes.items() if shape == "string"] or ["content"]
-    two = ",".join(of_text[:2]) if len(of_text) > 1 else "question,answer"
-    return f"name the text, as in --text-column {of_text[0]}, or prompt and completion, as in --text-column {two}"
 
 
 def _arrow_shape(kind: pa.DataType) -> str:

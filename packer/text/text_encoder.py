@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,22 @@ from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.inputs.documents import Batch, DocumentError
 from packer.inputs.list_checks import as_lists, joined_batches
-from packer.inputs.meanings import PLACEHOLDERS, TURN_STARTS
+from packer.inputs.meanings import (
+    FIELDS,
+    PLACEHOLDERS,
+    REASONING,
+    TURN_STARTS,
+    Place,
+    counted_fields,
+    fields_counted,
+    unread,
+)
 from packer.manifest_fields import TextIdentity
 from packer.options import ReadOptions
 from packer.options.choices import TrainOn
 from packer.text.conversations import (
     IMAGES_PAGE,
+    Chat,
     chat_of,
     from_json,
     prompt_texts,
@@ -46,6 +57,10 @@ if TYPE_CHECKING:
 # at most in one call of the tokenizer, which needs hundreds of bytes per token
 _CHARACTERS = 1 << 20
 _DOCUMENTS = 1 << 10
+
+_PLACES: tuple[Place, ...] = ("message", "part")
+_READ = {field.name for place in _PLACES for field in FIELDS[place] if field.means not in ("template", "reasoning")}
+_WHOLE = re.compile(r"\bmessages?\s*\|\s*tojson|\bmessage\.items\(")  # templates that write all fields
 
 
 class Encoder:
@@ -124,6 +139,30 @@ class Encoder:
         parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch))]
         return joined_batches(parts) if parts else self.empty_documents(0)
 
+    def unread(self, counts: Mapping[str, int]) -> dict[str, list[str]]:
+        """Return the counted fields of messages and parts that the chat template does not read, either."""
+        source = "" if self._template is None else "\n".join(self._template.templates.sources.values())
+        words = {*re.findall(r"\w+", source)}
+        words.update(() if words.isdisjoint(REASONING) else REASONING)
+        counted = {place: fields_counted(place, counts) for place in _PLACES if not _WHOLE.search(source)}
+        made = REASONING[:2] if REASONING[2] in counted.get("message", ()) else REASONING[1:2]
+        words.update(made)  # beside the field of the source
+        return {f"{place}s: ": unread(place, found, words) for place, found in counted.items()}
+
+    @property
+    def note(self) -> str | None:
+        """What the summary says of prompts and completions that are packed as texts; None if they are not."""
+        if self._template is not None or not self.records.separated:
+            return None
+        note = f"An empty line follows the prompt ('{self.records.prompt_column or self.records.columns[0]}')"
+        with suppress(PackerError):  # without a chat template
+            from packer.text.rendering import Templates  # imports jinja2
+            from packer.text.stand_ins import StandIns
+
+            choice = StandIns(Templates(self._tokens.tokenizer)).choice(Chat([]))
+            return f"{note}; to pack chats instead of texts, {choice}"
+        return note
+
     def empty_documents(self, count: int) -> Batch:
         """Return documents of one record without tokens."""
         nothing = _list_array(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))
@@ -186,6 +225,7 @@ class Encoder:
                 unstopped=sum(text.unstopped for text in texts),
                 special=sum(text.holds_special for text in texts),
                 fast=tokens.by_gigatoken,
+                **_further_fields([*chain.from_iterable(text.messages for text in texts)]),
             ),
             records=np.array([text.row for text in texts], np.int64),
         )
@@ -223,7 +263,8 @@ class Encoder:
         for chat in chats:
             located = self._template.locate(chat, train_on, turns=self.has_turns)
             text_of(located.text, "the rendered conversation")
-            yield located._replace(holds_special=_hold_special(chat.messages, self._special))
+            holds_special = _hold_special(chat.messages, self._special)
+            yield located._replace(holds_special=holds_special, messages=chat.messages)
 
     def _written(self, record: Mapping[str, Any]) -> list[MarkedText]:
         """Return the texts of a record as they are, or prompts joined with completions; Alpaca joins by empty lines."""
@@ -283,6 +324,15 @@ def _refuse_placeholder(text: str, column: str) -> None:
     if PLACEHOLDERS[column] in text:
         message = f"{PLACEHOLDERS[column]} stands for a value of '{column}', and only text can be packed; {IMAGES_PAGE}"
         raise record_error(message, "invalid_text")
+
+
+def _further_fields(messages: Sequence[Mapping[str, Any]], place: Place = "message") -> dict[str, int]:
+    """Return counts of the fields of messages, or of the parts of a content, that at most a chat template reads."""
+    found = counted_fields(place, set[str]().union(*messages) - _READ)
+    if list in {type(message.get("content")) for message in messages}:
+        contents = (message["content"] for message in messages if isinstance(message.get("content"), list))
+        found |= _further_fields([*chain.from_iterable(contents)], "part")
+    return found
 
 
 def _hold_special(messages: Sequence[Mapping[str, Any]], special: re.Pattern[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,6 +49,8 @@ class MarkedText(NamedTuple):
     """Number of answers that end without a trained stop token."""
     holds_special: bool = False
     """Whether the content of a message holds the text of a special token."""
+    messages: Sequence[Mapping[str, Any]] = ()
+    """Messages of a chat."""
     row: int = 0
     """Number of the record."""
     counted: tuple[str, ...] = ()
@@ -92,7 +94,7 @@ class TextTokens:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self.backend = tokenizer.backend
         self.fast = FastTokens(self.backend, tokenizer.content)
         """Tokenizes by gigatoken."""
@@ -166,7 +168,7 @@ class TextTokens:
 
     def _shared_place(self, text: str, cut: int, ids: list[int]) -> tuple[int, bool]:
         """Find a character, as in `TokenPlaces`, behind the first tokens that the text before it has alone, too."""
-        before = self._tokenizer.ids(text[:cut], special=False)
+        before = self.tokenizer.ids(text[:cut], special=False)
         token = shared_length(before, ids)
         return token, token < min(len(before), len(ids))
 
@@ -181,7 +183,7 @@ class TextTokens:
     @cached_property
     def _bytes(self) -> TokenBytes | None:
         """Bytes of tokens, if the tokens of most texts spell their bytes in order, which is checked for every text."""
-        settings = self._tokenizer.content.settings
+        settings = self.tokenizer.content.settings
         if settings["model"]["type"] != "BPE":
             return None
         words = settings["pre_tokenizer"] or {}
