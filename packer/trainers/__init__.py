@@ -9,6 +9,7 @@ dataset is a path, a list of paths, or paths with weights, as `packer.load` take
     guard.py              datasets opened, and settings of a trainer that would mix documents refused
     next_steps.py         what a user writes for each trainer
     hf_and_trl.py         the Hugging Face Trainer and TRL's SFTTrainer
+    step_loss.py          the loss of a step in both of them
     axolotl.py            a plugin
     torchtitan.py         torchtitan's configurations; torchtitan_grain.py, a source of its loader after version 0.3
     automodel.py          a dataset and a collator for NeMo Automodel

@@ -1,8 +1,9 @@
-"""What the modules for trainers share: packed datasets opened, and settings that would mix documents refused."""
+"""What the modules for trainers share: packed datasets opened, and settings and adapters refused that mix documents."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -84,3 +85,30 @@ def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
         if found is not None and found not in allowed:
             remedy = "leave it out" if allowed[0] is None else f"set it to {' or '.join(map(str, allowed))}"
             raise PackerError(f"{name} of {trainer} is {found}: {effect}; {remedy}")
+
+
+def check_adapters(model: Any) -> None:
+    """Raise a PackerError if an adapter of PEFT mixes the documents of a row, or works in one of them only."""
+    for config in (getattr(model, "peft_config", None) or {}).values():
+        if getattr(config, "is_prompt_learning", False):
+            kind = getattr(config.peft_type, "value", config.peft_type)
+            effect = "its virtual tokens begin a row, not each document, and documents would see each other"
+        elif getattr(config, "alora_invocation_tokens", None):
+            kind, effect = "activated LoRA (alora_invocation_tokens)", "it works in the last document of a row only"
+        else:
+            continue
+        raise PackerError(
+            f"the model has an adapter of type {kind}: {effect}; take LoRA, or train on documents that are not packed"
+        )
+
+
+def warn_of_weak_noise(alpha: float, dataset: PackedDataset, rows: int) -> None:
+    """Warn that NEFTune divides its noise by the square root of the tokens of a batch of so many rows."""
+    parts = dataset.datasets if isinstance(dataset, CombinedDataset) else (dataset,)
+    segments, count = (sum(getattr(part.manifest.totals, name) for part in parts) for name in ("segments", "rows"))
+    weaker = (rows * segments / count) ** 0.5
+    warnings.warn(
+        f"neftune_noise_alpha is {alpha:g}: NEFTune divides its noise by the square root of the tokens of a batch, so "
+        f"it is about {weaker:.2g} times weaker than on single documents; multiply it by that",
+        stacklevel=4,
+    )

@@ -17,10 +17,13 @@ from packer.trainers.guard import (
     REPACKS,
     Packed,
     are_ordered,
+    check_adapters,
     check_settings,
     has_trees,
     open_rows,
+    warn_of_weak_noise,
 )
+from packer.trainers.step_loss import StepLoss, labels_twice, without_adapter
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -65,12 +68,25 @@ def hf(
         callbacks: other callbacks for the trainer.
 
     Returns:
-        `args`, `train_dataset`, `data_collator` and `callbacks`; with `eval`, also `eval_dataset`.
+        `args`, `train_dataset`, `data_collator` and `callbacks`; with `eval`, also `eval_dataset`; and
+        `compute_loss_func`, unless label smoothing or Liger's kernels compute the loss.
 
     Raises:
         PackerError: a dataset cannot be opened, the two have trees in one only, or a setting in `args` would mix
-            documents, or read rows in order that were not packed for that (`--balance-ranks`).
+            documents, or read rows in order that were not packed for that (`--balance-ranks`). The trainer raises it
+            for models with adapters that mix documents, and for those whose loss would be another.
     """
+    return _arguments("Trainer", packed, args, eval=eval, callbacks=callbacks)
+
+
+def _arguments(
+    trainer: str,
+    packed: Packed,
+    args: TrainingArguments | None,
+    *,
+    eval: Packed | None,
+    callbacks: Iterable[TrainerCallback],
+) -> dict[str, Any]:
     args = copy.copy(TrainingArguments() if args is None else args)
     rows = open_rows(packed, trees=True)
     strategies = ("random", "sequential") if are_ordered(rows) else ("random",)
@@ -82,9 +98,20 @@ def hf(
     trees = {has_trees(dataset) for dataset in datasets.values()}
     if len(trees) > 1:
         raise PackerError("one of train and eval has trees, the other none: pack both with the same options")
-    collator = TreeBatch() if trees == {True} else HFBatch()
-    attention = PackedAttention(always=trees == {True})
-    return {"args": args, **datasets, "data_collator": collator, "callbacks": [attention, *callbacks]}
+    if args.neftune_noise_alpha:
+        warn_of_weak_noise(args.neftune_noise_alpha, rows, args.per_device_train_batch_size)
+    is_function = trainer == "Trainer" and not (args.label_smoothing_factor or args.use_liger_kernel)
+    loss = StepLoss(trainer, is_function=is_function)
+    attention, collator = PackedAttention(always=trees == {True}), TreeBatch() if trees == {True} else HFBatch()
+    found: dict[str, Any] = {
+        "args": args,
+        **datasets,
+        "data_collator": collator,
+        "callbacks": [attention, loss, *callbacks],
+    }
+    if is_function:
+        found |= {"data_collator": partial(labels_twice, collator), "compute_loss_func": loss}
+    return found
 
 
 def trl(
@@ -107,7 +134,7 @@ def trl(
     if not isinstance(args, SFTConfig):
         raise PackerError(f"args is a {type(args).__name__}: SFTTrainer takes a trl.SFTConfig")
     check_settings("SFTConfig", args, _SFT_RULES)
-    found = hf(packed, args, eval=eval, callbacks=callbacks)
+    found = _arguments("SFTTrainer", packed, args, eval=eval, callbacks=callbacks)
     found["args"].dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     for name in {"train_dataset", "eval_dataset"} & set(found):
         found[name] = as_datasets(found[name])
@@ -138,8 +165,8 @@ class PackedAttention(TrainerCallback):
         """Switch the attention."""
         from packer.attention import use
 
-        model = parts["model"]
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
+        check_adapters(parts["model"])
+        model = without_adapter(parts["model"])
         own = model.config.get_text_config()._attn_implementation
         if own == "sdpa" or self._always:
             self._own = (model, own)
