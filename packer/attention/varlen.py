@@ -154,7 +154,8 @@ def _check(found: Boundaries, tokens: int) -> None:
     if not lengths or values[0] != 0 or values[-1] != tokens or min(lengths) < 0:
         raise PackerError(
             f"cu_seq_lens_q runs from {values[0]} to {values[-1]}, but the batch has {tokens:,} tokens: pass it whole "
-            "(accelerate slices it for an IterableDataset: use a map-style dataset, or dispatch_batches=False)"
+            "(accelerate slices it for an IterableDataset: use a map-style dataset, or dispatch_batches=False; prompt "
+            "tuning adds tokens: take LoRA)"
         )
     if found.longest < max(lengths):
         raise PackerError(
