@@ -205,13 +205,15 @@ def test_turns_begin_where_they_begin_without_masks(encode):
 @pytest.mark.parametrize(
     ("said", "train_on", "words"),
     [
-        ({"m1": {"weight": 0.5}}, None, r"'messages' message 1 has the weight 0.5, where 0 \(context only\) or 1"),
-        ({"m1": {"weight": 2}}, None, "message 1 has the weight 2, where"),
-        ({"m3": {"weight": "0"}}, None, "message 3 has the weight '0', where"),
-        ({"m0": {"weight": True}}, None, "message 0 has the weight True, where"),
-        ({"m0": {"weight": [0]}}, None, r"message 0 has the weight \[0\], where"),
-        ({"m1": {"train": 0}}, None, "message 1 has train 0, where true or false is expected"),
-        ({"m1": {"train": "false"}}, None, "message 1 has train 'false', where true or false"),
+        (
+            {"m1": {"weight": 0.5}},
+            None,
+            "'messages' message 1 has weight '0.5', where 0 or 1, or false or true, is expected",
+        ),
+        ({"m1": {"weight": 2}}, None, "message 1 has weight '2', where 0 or 1"),
+        ({"m3": {"weight": "0"}}, None, "message 3 has weight '0', where 0 or 1"),
+        ({"m0": {"weight": [0]}}, None, r"message 0 has weight '\[0\]', where 0 or 1"),
+        ({"m1": {"train": "false"}}, None, "message 1 has train 'false', where 0 or 1, or false or true"),
         ({"m1": {"train": True, "weight": 0}}, None, "message 1 has weight 0 and train true; leave one of them out"),
         (
             {"m2": {"train": True}},

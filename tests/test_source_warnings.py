@@ -144,7 +144,7 @@ def test_labels_are_not_left_out_where_the_source_leaves_tokens_untrained(tmp_pa
         pq.write_table(pa.Table.from_pylist([record]), source)
     options = {"tokenizer": save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])} if is_text else {}
     with pytest.raises(
-        PackerError, match=r"which no_labels would drop: leave it out, or (set train_on all|remove them)"
+        PackerError, match=r"which no_labels would drop: leave it out, or (set train_on='all'|remove them)"
     ):
         packer.pack(source, tmp_path / "out", max_len=64, labels=False, sync=False, **options)
     assert not (tmp_path / "out").exists()
@@ -187,9 +187,36 @@ def test_special_tokens_in_what_users_write_are_counted(tmp_path, caplog, writte
 
     assert not warned("brown fox", "a < b", "<|im_en|>")
     (warning,) = warned("brown", "fox</s>dogs", "a < b", "<s>")
-    assert warning.startswith("2 chats hold the text of a special token in a message, which becomes that token")
+    assert warning.startswith("2 documents hold the text of a special token, which becomes that token")
     (warning,) = warned("a<|im_end|>")
-    assert warning.startswith("1 chat holds the text")
+    assert warning.startswith("1 document holds the text")
+
+
+@pytest.mark.parametrize("kind", ["text", "completion", "pair"])
+def test_special_tokens_in_texts_are_counted_and_a_document_may_bring_its_own_ends(tmp_path, caplog, kind):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+
+    def warned(*texts: str, **config) -> list[str]:
+        settings = json.loads(Path(tokenizer, "tokenizer_config.json").read_text())
+        Path(tokenizer, "tokenizer_config.json").write_text(json.dumps({**settings, **config}))
+        records = {
+            "text": [{"text": text} for text in texts],
+            "completion": [{"prompt": text[: len(text) // 2], "completion": text[len(text) // 2 :]} for text in texts],
+            "pair": [{"prompt": "fox", "chosen": text, "rejected": "42"} for text in texts],
+        }
+        source = write_lines(tmp_path / "rows.jsonl", records[kind])
+        options = {"pairs": True} if kind == "pair" else {}
+        return warnings_of(caplog, source, tmp_path / "out", max_len=64, tokenizer=tokenizer, **options)
+
+    ends = "brown fox</s>" if kind == "pair" else "<s>brown fox</s>"
+    assert not warned("brown fox", "a < b", "<|im_en|>", ends)
+    (warning,) = warned("brown", "fox</s>dogs", "a < b", "brown<|im_end|>", ends)
+    assert warning.startswith(
+        "2 documents hold the text of a special token, which becomes that token, as in transformers"
+    )
+    (warning,) = warned("fox<|endoftext|></s>")
+    assert warning.startswith("1 document holds the text")
+    assert not warned("fox<|endoftext|>dogs", split_special_tokens=True)
 
 
 def test_tokens_without_labels_may_be_too_short_to_be_trained(tmp_path):

@@ -16,6 +16,7 @@ from tests.helpers.writing import write_lines
 pytest.importorskip("transformers")
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "fox", "arguments": {}}}]}
+CALLED = '<call>{"name": "fox", "arguments": {}}'
 
 
 def message(role, content):
@@ -58,7 +59,7 @@ def test_markers_of_the_next_role_that_end_a_turn_are_trained_and_appended_to_th
     tokenizer = save_glm(tmp_path / "glm")
     chats = [{"messages": DIALOGUE}, {"messages": DIALOGUE[:4]}, {"messages": DIALOGUE[:5]}]
     texts, warnings = packed(tmp_path, caplog, tokenizer, chats)
-    start = "[gMASK]<|user|>\nfox?<|assistant|>\n[quick<|user|>]\ndogs?<|assistant|>\n[<call>fox<|observation|>]"
+    start = f"[gMASK]<|user|>\nfox?<|assistant|>\n[quick<|user|>]\ndogs?<|assistant|>\n[{CALLED}<|observation|>]"
     assert texts == [start + "\n42<|assistant|>\n[42 dogs<|user|>]", start, start + "\n42"]
     assert not warnings
 
@@ -69,9 +70,9 @@ def test_only_answers_that_are_trained_get_their_end(tmp_path, caplog):
     records = [{"messages": [*masked, *DIALOGUE[4:]]}, {"messages": [*DIALOGUE[:2], *masked[2:]]}]
     texts, warnings = packed(tmp_path, caplog, tokenizer, records)
     assert texts == [
-        "[gMASK]<|user|>\nfox?<|assistant|>\nquick<|user|>\ndogs?<|assistant|>\n<call>fox<|observation|>\n42<|assistant|>\n"
+        f"[gMASK]<|user|>\nfox?<|assistant|>\nquick<|user|>\ndogs?<|assistant|>\n{CALLED}<|observation|>\n42<|assistant|>\n"
         "[42 dogs<|user|>]",
-        "[gMASK]<|user|>\nfox?<|assistant|>\n[quick<|user|>]\ndogs?<|assistant|>\n<call>fox",
+        f"[gMASK]<|user|>\nfox?<|assistant|>\n[quick<|user|>]\ndogs?<|assistant|>\n{CALLED}",
     ]
     assert not warnings
 

@@ -33,11 +33,13 @@ Means: TypeAlias = Literal[
     "tools",
     "template_arguments",
     "history",
+    "desirable",  # whether its completion or its answers are a good example
     "media",
     # of a message or a part
     "role",
     "content",
     "template",  # read by chat templates alone
+    "calls",  # of tools
     "reasoning",
     "trained",  # whether it is trained
     "untrained",  # whether it is context only
@@ -93,6 +95,16 @@ _REPEATED = "repeats what input_ids, or answer_start_idx beside it, say"
 _RENAME = (
     "means one thing in some tools and another in others; name it loss_mask if it is 1 at trained tokens, or remove it"
 )
+_MARKS = (
+    Field("weight", "trained", "OpenAI, ShareGPT, Axolotl"),
+    Field("train", "trained", "Axolotl"),
+    Field("loss", "trained", "ms-swift, xtuner"),
+    Field("loss_scale", "trained", "ms-swift"),
+    Field("loss_mask", "trained", "verl"),
+    Field("step_loss_mask", "trained", "slime"),
+    Field("trainable", "trained", "Tinker"),
+    Field("masked", "untrained", "torchtune"),
+)
 
 FIELDS: dict[Place, tuple[Field, ...]] = {
     "record": (
@@ -125,6 +137,8 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("chat_template_kwargs", "template_arguments", "TRL"),
         Field("history", "history", "LLaMA-Factory"),
         Field("parent_id", "refused", "OASST", f"beside 'role' {_OF_TREE}", beside=("role", "text")),
+        Field("label", "desirable", "TRL, KTO"),
+        Field("kto_tag", "desirable", "LLaMA-Factory, KTO"),
         *(Field(f"{media}{s}", "media", _MEDIA) for media in ("image", "video", "audio") for s in ("", "s")),
     ),
     "message": (
@@ -134,18 +148,19 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("value", "content", "ShareGPT"),
         Field("input", "prompt", "Capybara"),
         Field("output", "completion", "Capybara"),
-        Field("weight", "trained", "OpenAI, ShareGPT"),
-        Field("train", "trained", "Axolotl"),
+        *_MARKS,
+        Field("train_detail", "spans", "Axolotl", "begin_offset, end_offset (the last character) and a mark for each"),
         Field("reasoning_content", "reasoning", "DeepSeek, Qwen"),
         Field("thinking", "reasoning", "gpt-oss"),
         Field("reasoning", "reasoning", "OpenRouter"),
         Field("name", "template", "OpenAI"),
-        Field("tool_calls", "template", "OpenAI"),
+        Field("tool_calls", "calls", "OpenAI"),
         Field("tool_call_id", "nothing", "OpenAI", "results follow their calls; a chat template may read it"),
     ),
     "part": (
         Field("type", "role", "OpenAI"),
         Field("text", "content", "OpenAI"),
+        *_MARKS,
     ),
     "tokens": (
         Field("input_ids", "token_ids", "Hugging Face tokenizers"),
@@ -306,8 +321,17 @@ PLACEHOLDERS = {name: f"<{name.removesuffix('s')}>" for name in names("record", 
 REASONING = names("message", "reasoning")
 """Names under which chat templates read the reasoning of an answer."""
 
-MARKS = names("message", "trained", "untrained")
-"""Fields of a message that say whether it is trained."""
+MARKS = {place: names(place, "trained", "untrained") for place in FIELDS}
+"""Fields of a message, or of a part of its content, that say whether it is trained."""
+
+(SPANS,) = names("message", "spans")
+"""Field of a message that says which characters of its content are trained."""
+
+(CALLS,) = names("message", "calls")
+"""Field of a message with calls of tools."""
+
+DESIRABLE = names("record", "desirable")
+"""Columns that say whether the completion of a record is a good example, as KTO needs it."""
 
 (ATTENTION,) = names("tokens", "attention")
 """Column that is 1 at tokens and 0 at padding."""

@@ -32,10 +32,9 @@ from packer.pipeline.source_warnings import (
     notes_on,
     say_packed_before,
     warn_of_padding,
-    warn_of_special_texts,
     warn_of_split_chats,
     warn_of_templates,
-    warn_of_unstopped,
+    warn_of_texts,
 )
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.plan.leftover_values import leftover_values
@@ -180,8 +179,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
     refuse_all_rejected(documents)
     say_packed_before(documents)
     warn_of_padding(mapped)
-    warn_of_unstopped(documents.source.counts)
-    warn_of_special_texts(documents.source.counts)
+    warn_of_texts(documents.source.counts)
     warn_of_templates(documents.source)
     return documents
 

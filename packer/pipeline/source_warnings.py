@@ -66,27 +66,35 @@ def warn_of_split_chats(opened: Source, totals: PlanTotals) -> None:
         )
 
 
-def warn_of_unstopped(counts: Mapping[str, int]) -> None:
-    """Log a warning for tokenized chats with answers that end without a trained stop token."""
-    count = counts.get("unstopped")
-    if count:
-        log.warning(
-            "%s without a trained stop token, so a model does not learn to stop there: put the model's "
-            "generation_config.json, which names the tokens that end a turn, beside the tokenizer, or choose a "
-            "--chat-template that ends every answer with a special token",
-            "1 answer ends" if count == 1 else f"{count:,} answers end",
-        )
+_OF_TEXTS = {
+    "unstopped": (
+        "1 answer ends",
+        "{:,} answers end",
+        "without a trained stop token, so a model does not learn to stop there: put the model's "
+        "generation_config.json, which names the tokens that end a turn, beside the tokenizer, or choose a "
+        "--chat-template that ends every answer with a special token",
+    ),
+    "special": (
+        "1 document holds",
+        "{:,} documents hold",
+        "the text of a special token, which becomes that token, as in transformers: a model takes it for the end or "
+        "the beginning of a message or a document; remove it unless it is meant",
+    ),
+    "unwritten": (
+        "1 chat has",
+        "{:,} chats have",
+        "calls of tools that the chat template does not write, or not as they are: choose a --chat-template that "
+        "writes tools, such as qwen3",
+    ),
+}
+"""Warnings by the count of `Encoder.encode`: subject and verb for one and for several, and the rest."""
 
 
-def warn_of_special_texts(counts: Mapping[str, int]) -> None:
-    """Log a warning for chats with messages that hold the text of a special token."""
-    count = counts.get("special")
-    if count:
-        log.warning(
-            "%s the text of a special token in a message, which becomes that token, as in transformers: a model takes "
-            "it for the end or the beginning of a message; remove it unless it is meant",
-            "1 chat holds" if count == 1 else f"{count:,} chats hold",
-        )
+def warn_of_texts(counts: Mapping[str, int]) -> None:
+    """Log warnings for what tokenizing texts and chats has counted."""
+    for name, (one, several, rest) in _OF_TEXTS.items():
+        if count := counts.get(name):
+            log.warning("%s %s", one if count == 1 else several.format(count), rest)
 
 
 def warn_of_templates(source: Source) -> None:

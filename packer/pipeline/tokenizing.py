@@ -22,7 +22,7 @@ from packer.output.request import Request, difference, names_and_sizes, request_
 from packer.output.unfinished_output import Output, OutputKind
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
-from packer.pipeline.source_warnings import notes_on, warn_of_special_texts, warn_of_templates, warn_of_unstopped
+from packer.pipeline.source_warnings import notes_on, warn_of_templates, warn_of_texts
 from packer.progress import Progress
 from packer.shards.file_names import shard_name
 from packer.shards.files import WrittenFile, changed_since, check_files
@@ -165,8 +165,7 @@ def _write(
     spilled = spill_source(opened, folder.spill, folder.watched(progress), engine=engine)
     watch.check()
     documents = read_documents(spilled)
-    warn_of_unstopped(documents.source.counts)
-    warn_of_special_texts(documents.source.counts)
+    warn_of_texts(documents.source.counts)
     warn_of_templates(documents.source)
     identity = documents.identity
     counts, digest = None, None

@@ -15,7 +15,7 @@ from packer.inputs.column_types import is_json, refuse_twins
 from packer.inputs.documents import COLUMNS, DocumentError
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
-from packer.inputs.meanings import OF_CHATS, OF_PROMPTS, TURN_STARTS, refusal
+from packer.inputs.meanings import DESIRABLE, OF_CHATS, OF_PROMPTS, TURN_STARTS, refusal
 from packer.inputs.python_values import python_values
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
@@ -90,6 +90,7 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
     media = tuple(dict.fromkeys(chain.from_iterable(one.media_columns for one in known.values())))
     # some files may lack tools, and so may the first line of a file
     beside = OF_CHATS if records.conversational else () if records.kind == "text" else OF_PROMPTS
+    beside = beside if records.kind in ("text", "pair") else (*beside, *DESIRABLE)
     return replace(records, template_columns=beside, media_columns=media)
 
 

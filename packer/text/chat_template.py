@@ -15,12 +15,20 @@ from typing import Any
 from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, record_error
-from packer.text.message_marks import RenderedChat, has_generation_tags, misplaced, render_with_ends, split_at_marks
+from packer.text.message_marks import (
+    RenderedChat,
+    has_generation_tags,
+    misplaced,
+    render_with_ends,
+    split_at_marks,
+    untrained_parts,
+)
 from packer.text.rendering import Templates
 from packer.text.stand_ins import StandIns
 from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import MarkedText, Span
+from packer.text.tool_calls import ToolCalls
 from packer.text.turn_ends import GenerationPrompts, StopTokens, next_messages
 
 
@@ -34,6 +42,7 @@ class ChatTemplate:
         self.templates = Templates(tokenizer, source)
         self._prompts = GenerationPrompts(self.templates)
         self._stops = StopTokens(self.templates, self._prompts)
+        self._calls = ToolCalls(self.templates)
         self._stand_ins = StandIns(self.templates)
         self.stand_in: str | None = None
         """Name of the built-in template that takes the place of the tokenizer's own where both write alike."""
@@ -63,7 +72,7 @@ class ChatTemplate:
             return located._replace(counted=(*located.counted, "stood in")) if answers > 1 else located
         if not chat.messages:
             return MarkedText("", None if train_on == "all" else [], [] if turns else None)
-        chat = self.templates.with_joined_parts(chat)
+        chat, leaves_out_calls = self._calls.fit(self.templates.with_joined_parts(chat))
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         if turns or train_on == "assistant" or chat.masked:
             ends = turns or bool(chat.masked or chat.required) or not is_tagged
@@ -81,8 +90,10 @@ class ChatTemplate:
         else:
             trained = self._answers(one)
         text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
-        unread = tuple(f"unread {name}" for name in self.templates.unread(chat))
-        return MarkedText(text, trained, starts, unstopped, counted=unread)
+        if trained and chat.partly:
+            trained = _without(trained, untrained_parts(self.templates, one, train_on, self._stand_ins.choice))
+        counted = [f"unread {name}" for name in self.templates.unread(chat)] + ["unwritten"] * leaves_out_calls
+        return MarkedText(text, trained, starts, unstopped, counted=tuple(counted))
 
     def _turn_starts(self, one: RenderedChat) -> list[int]:
         chat, text, starts = one.chat, one.text, [0]

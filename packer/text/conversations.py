@@ -1,8 +1,7 @@
 """Records to conversations: messages and whether they are trained, system prompt, tools and template arguments.
 
-Messages of ShareGPT become those of OpenAI. A message may have a field that says whether it is trained: `weight`, 0 or
-1, in OpenAI's fine-tuning format and in ShareGPT, or `train`, true or false, in Axolotl's. Otherwise, --train-on
-decides.
+Messages of ShareGPT become those of OpenAI. Messages and parts of their contents may have fields that say whether they
+are trained (`packer/text/training_marks.py`). Otherwise, --train-on decides.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import Any
 
 from packer.inputs.documents import DocumentError
 from packer.inputs.meanings import (
+    CALLS,
+    DESIRABLE,
     HISTORY,
-    MARKS,
     OF_PROMPTS,
     REASONING,
     ROLE_NAMES,
@@ -30,14 +30,13 @@ from packer.inputs.meanings import (
 from packer.manifest_fields import Reason
 from packer.options.choices import TrainOn
 from packer.text.text_columns import Records
+from packer.text.training_marks import marked_messages
 
 Message = dict[str, Any]
 
 IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see docs/how-to/images.md"
 """Remedy for documents that are not text alone."""
 _ASKED, _ANSWERED = names("message", "prompt", "completion")
-_NO_TEXT = {"name", *names("message", "role"), *MARKS}
-"""Fields of a message that are not part of its content."""
 
 
 def record_error(message: str, reason: Reason) -> DocumentError:
@@ -64,7 +63,9 @@ class Chat:
     masked: frozenset[int] = frozenset()
     """Numbers of messages that are context only."""
     required: frozenset[int] = frozenset()
-    """Numbers of messages that say that they are trained."""
+    """Numbers of messages that say that they, or parts of them, are trained."""
+    partly: dict[int, Message] = field(default_factory=dict)
+    """Copies of messages of which a part is not trained, by number, with marks around that."""
 
     def each_answer(self) -> list[Chat]:
         """Return a chat for each trained answer, with the messages before it as its prompt.
@@ -81,24 +82,26 @@ class Chat:
         return f"message {turn} ({self.messages[turn]['role']})" if turn < len(self.messages) else "the completion"
 
 
-def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn) -> Chat:
+def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, shared: int = 0) -> Chat:
     """Make a conversation of a record, given the columns with messages: one, or the prompt's and the completion's.
 
-    A DocumentError is raised if a value is wrong, or a message contradicts `train_on`.
+    The first `shared` messages belong to the prompt. A DocumentError is raised if a value is wrong, or a message
+    contradicts `train_on`.
     """
     parts = [messages_of(record[column], column) for column in columns]
-    masked, required = _weighted_messages([*zip(columns, parts, strict=True)], train_on)
+    masked, required, partly = marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
     system = _system_message(parts, record)
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
         raise _wrong_type(f"'{TEMPLATE_KWARGS}'", kwargs, "an object is expected")
     return Chat(
-        [*system, *chain.from_iterable(parts)],
+        [*system, *(m if len(m) == 2 else _with_joined_thoughts(m) for m in chain.from_iterable(parts))],
         len(system) + len(parts[0]) if len(parts) > 1 else 0,
         tools_of(record.get(TOOLS)),
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
         frozenset(len(system) + turn for turn in masked),
         frozenset(len(system) + turn for turn in required),
+        {len(system) + turn: _with_joined_thoughts(message) for turn, message in partly.items()},
     )
 
 
@@ -153,6 +156,17 @@ def refuse_without_template(record: Mapping[str, Any]) -> None:
             )
 
 
+def refuse_undesirable(record: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Raise a DocumentError if a record, whose text is in these columns, says that its answer is a bad example."""
+    for name in DESIRABLE:
+        if name not in columns and str(record.get(name)).lower() == "false":
+            raise record_error(
+                f"'{name}' is false, which marks a rejected answer, as for KTO, that would be trained: filter for rows "
+                "where it is true, or rename the column if it says something else",
+                "invalid_value",
+            )
+
+
 def _system_message(parts: Sequence[Sequence[Message]], record: Mapping[str, Any]) -> list[Message]:
     """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none."""
     first = next(chain.from_iterable(parts), None)
@@ -170,61 +184,6 @@ def _system_message(parts: Sequence[Sequence[Message]], record: Mapping[str, Any
             "invalid_chat",
         )
     return []
-
-
-def _weighted_messages(
-    parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn
-) -> tuple[list[int], list[int]]:
-    """Return (masked, required): messages that are context only, and messages that say that they are trained.
-
-    Messages are counted through all columns.
-
-    A weight that is neither 0 nor 1 or contradicts `train_on`, and a trained answer that is empty, are errors.
-    """
-    masked: list[int] = []
-    required: list[int] = []
-    number = 0
-    for column, messages in parts:
-        in_prompt = len(parts) > 1 and column == parts[0][0]
-        for at, message in enumerate(messages):
-            trained = None
-            if "weight" in message or "train" in message:
-                trained = _is_trained(message, f"'{column}' message {at}", train_on, in_prompt=in_prompt)
-                if trained is not None:
-                    (required if trained else masked).append(number)
-            # an answer with nothing that a template could write, not even tool calls
-            is_empty = message["role"] == "assistant" and not any(message[name] for name in message.keys() - _NO_TEXT)
-            if "content" not in message and not in_prompt and trained is not False and is_empty:
-                raise record_error(
-                    f"'{column}' message {at} is an answer without content: null would be trained as an empty answer; "
-                    "remove it, write '', or set its weight to 0",
-                    "missing_value",
-                )
-            number += 1
-    return masked, required
-
-
-def _is_trained(message: Message, where: str, train_on: TrainOn, *, in_prompt: bool) -> bool | None:
-    """Whether a message says that it is trained, which must not contradict `train_on`; None if it says nothing."""
-    weight, train = message.get("weight"), message.get("train")
-    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
-        expected = "0 (context only) or 1 (trained) is expected"
-        raise record_error(f"{where} has the weight {weight!r}, where {expected}", "invalid_chat")
-    if train is not None and not isinstance(train, bool):
-        raise record_error(f"{where} has train {train!r}, where true or false is expected", "invalid_chat")
-    if weight is not None and train is not None and bool(weight) != train:
-        both = f"{where} has weight {weight!r} and train {str(train).lower()}"
-        raise record_error(f"{both}; leave one of them out", "invalid_chat")
-    trained = train if weight is None else bool(weight)
-    said = f"{where} has {f'train {str(train).lower()}' if weight is None else f'weight {weight!r}'}"
-    if trained is False and train_on == "all":
-        remedy = "--train-on all trains every message: leave --train-on out, or remove that"
-        raise record_error(f"{said}, and {remedy}", "invalid_chat")
-    untrained = in_prompt or (train_on in ("assistant", "each-answer") and message["role"] != "assistant")
-    if trained and untrained and train_on != "all":
-        which = "a message of the prompt" if in_prompt else f"a message of the role {message['role']}"
-        raise record_error(f"{said}, and --train-on {train_on} does not train {which}; remove that", "invalid_chat")
-    return trained
 
 
 def text_of(value: Any, where: str) -> str:
@@ -293,7 +252,9 @@ def _message(message: Any, where: str) -> Message:
         among = f"which is none of {', '.join(known)}"
         raise record_error(f"{where} has the role {role!r}, {among}", "invalid_chat")
     if role == "function_call" and isinstance(message.get("content"), str):
-        message["tool_calls"] = _calls_of(message.pop("content"), where)
+        message[CALLS] = _calls_of(message.pop("content"), where)
+    if CALLS in message:
+        message[CALLS] = _listed_calls(message[CALLS] or None, f"'{CALLS}' of {where}")
     content = message.get("content", "")
     if isinstance(content, list):
         for number, part in enumerate(content):
@@ -308,7 +269,18 @@ def _message(message: Any, where: str) -> Message:
     message["role"] = known[role]
     # the names under which templates read the reasoning of an answer, as transformers gives them from 5 on
     reasoning = next((message[name] for name in REASONING if name in message), None)
-    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    if reasoning is not None:
+        for number, part in enumerate(reasoning if isinstance(reasoning, list) else [{"text": reasoning}]):
+            _check_part(part, f"part {number} of the reasoning of {where}")
+    return message if reasoning is None else {"thinking": reasoning, **message, REASONING[0]: reasoning}
+
+
+def _with_joined_thoughts(message: Message) -> Message:
+    """Return a message in which reasoning that is a list of parts is text, which is all that templates take."""
+    parts = message.get(REASONING[0])
+    if not isinstance(parts, list):
+        return message
+    return {**message, **dict.fromkeys(message.keys() & {*REASONING}, "".join(part["text"] for part in parts))}
 
 
 def _check_part(part: Any, where: str) -> None:
@@ -354,9 +326,8 @@ def _plain(value: Any) -> Any:
 
 def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
     """Return the `tool_calls` of a message of the role function_call, whose content is JSON of one call or a list."""
-    calls = from_json(text, f"{where} is a function_call, and its content")
-    calls = calls if isinstance(calls, list) else [calls]
-    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+    calls = _listed_calls(text, f"{where} is a function_call, and its content")
+    if not calls or not all(isinstance(call.get("name"), str) for call in calls):
         raise record_error(
             f"{where} is a function_call, and its content names no function: write name and arguments", "invalid_chat"
         )
@@ -364,6 +335,15 @@ def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
         {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
         for call in calls
     ]
+
+
+def _listed_calls(value: Any, where: str) -> list[dict[str, Any]]:
+    """Return calls of tools as a list; they may be JSON, as a whole or one by one, or a single one."""
+    calls = from_json(value, where) or []
+    calls = [from_json(call, where) for call in (calls if isinstance(calls, list) else [calls])]
+    if not all(isinstance(call, dict) for call in calls):
+        raise record_error(f"{where} names no functions: write an object for each call", "invalid_chat")
+    return calls
 
 
 def from_json(value: Any, where: str) -> Any:

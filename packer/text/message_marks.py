@@ -18,14 +18,16 @@ are written by the same rendering, if nothing in the template reads what they en
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
 from jinja2 import Template, TemplateError, nodes
 
 from packer.inputs.documents import DocumentError
+from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, record_error
 from packer.text.rendering import Templates
 from packer.text.template_environment import (
@@ -38,6 +40,7 @@ from packer.text.template_environment import (
     text_node,
     watch_loop,
 )
+from packer.text.training_marks import END_UNTRAINED, UNTRAINED
 
 # private-use characters; all marks begin with the same three bytes in UTF-8
 _START, _END = "\U000f5afb", "\U000f5afd"
@@ -161,16 +164,42 @@ def _count_tags(source: str) -> tuple[int, int]:
         return 0, 0
 
 
-def split_at_marks(marked: str) -> tuple[str, list[tuple[int, int]]]:
+def untrained_parts(
+    templates: Templates, one: RenderedChat, train_on: TrainOn, remedy: Callable[[Chat], str]
+) -> list[tuple[int, int]]:
+    """Find the parts of messages that are not trained: by a rendering with marks, which must not change the text.
+
+    Raises a DocumentError with the remedy for a chat if it does.
+    """
+    chat, roles = one.chat, [message["role"] for message in one.chat.messages]
+    turns = [turn for turn in sorted(chat.partly) if chat.first <= turn < len(roles)]
+    turns = [turn for turn in turns if train_on == "completion" or roles[turn] == "assistant"]
+    if not turns:
+        return []
+    messages = [chat.partly[at] if at in turns else message for at, message in enumerate(chat.messages)]
+    text = templates.attempt(chat, templates.with_joined_parts(replace(chat, messages=messages)).messages)
+    with suppress(DocumentError):
+        if isinstance(text, str) and (found := split_at_marks(text, UNTRAINED, END_UNTRAINED))[0] == one.text:
+            return found[1]
+    raise record_error(
+        f"a part of {chat.name_of(turns[0])} is not trained, and the chat template changes or moves it, so that its "
+        f"place is not known; {remedy(chat)}, or set the weight of the whole message to 0",
+        "unlocated_spans",
+    )
+
+
+def split_at_marks(
+    marked: str, begin: str = BEGIN_GENERATED, end: str = END_GENERATED
+) -> tuple[str, list[tuple[int, int]]]:
     """Take the marks out of a text and return the spans between them: "a<b>c" is "abc" with (1, 2)."""
-    text, *pieces = marked.split(BEGIN_GENERATED)
-    if END_GENERATED in text:
+    text, *pieces = marked.split(begin)
+    if end in text:
         raise misplaced()
     parts, at = [text], len(text)
     spans: list[tuple[int, int]] = []
     for piece in pieces:
-        inside, end, behind = piece.partition(END_GENERATED)
-        if not end or END_GENERATED in behind:
+        inside, found, behind = piece.partition(end)
+        if not found or end in behind:
             raise misplaced()
         start, at = at, at + len(inside)
         if spans and spans[-1][1] == start:

@@ -52,7 +52,6 @@ def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: Trai
         if not side:
             raise _empty(column)
     before = (str(records.prompt_column),) if records.has_prompts else ()
-    chats = [chat_of(record, (*before, column), train_on) for column in columns]
     shared = 0
     if not records.has_prompts:
         most = min(map(len, sides)) - 1  # the last message of the shorter side is always an answer
@@ -60,6 +59,8 @@ def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: Trai
         if not shared:
             raise _without_prompt(records, "message")
         _check_repeated(prompt, sides[0][:shared], records)
+    chats = [chat_of(record, (*before, column), train_on, shared) for column in columns]
+    if not records.has_prompts:
         systems = len(chats[0].messages) - len(sides[0])  # messages of the column `system`, before the others
         chats = [replace(chat, first=systems + shared) for chat in chats]
     for column, side in zip(columns, sides, strict=True):

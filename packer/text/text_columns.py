@@ -12,7 +12,7 @@ from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
 from packer.inputs.column_types import is_json
 from packer.inputs.documents import DocumentError
-from packer.inputs.meanings import HISTORY, JOINED, OF_CHATS, OTHER_PROMPTS, PLACEHOLDERS, PROMPTS, names
+from packer.inputs.meanings import DESIRABLE, HISTORY, JOINED, OF_CHATS, OTHER_PROMPTS, PLACEHOLDERS, PROMPTS, names
 from packer.inputs.python_values import python_values
 from packer.options.choices import TrainOn
 from packer.text.column_advice import JSON, advice, holds_messages, is_chat
@@ -49,7 +49,7 @@ class Records:
     columns: tuple[str, ...]
     """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
     template_columns: tuple[str, ...] = ()
-    """Columns that exist beside these and go to the chat template, such as `tools`."""
+    """Columns that exist beside these and go to the chat template, such as `tools`, or say whether to train at all."""
     media_columns: tuple[str, ...] = ()
     """Those of `PLACEHOLDERS` that exist; they are not read."""
     json: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ def as_chats(records: Records, name: str) -> Records:
             f"--chat-template is set, and {name} holds whole texts in {columns}, not chats: leave it out, or name the "
             "columns of prompt and completion by --text-column"
         )
-    return replace(records, conversational=True, as_chats=True, template_columns=(*OF_CHATS, HISTORY))
+    return replace(records, conversational=True, as_chats=True, template_columns=(*OF_CHATS, HISTORY, *DESIRABLE))
 
 
 def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:

@@ -22,6 +22,7 @@ from packer.errors import PackerError
 from packer.inputs.documents import Batch, DocumentError
 from packer.inputs.list_checks import as_lists, joined_batches
 from packer.inputs.meanings import (
+    DESIRABLE,
     FIELDS,
     PLACEHOLDERS,
     REASONING,
@@ -41,6 +42,7 @@ from packer.text.conversations import (
     from_json,
     prompt_texts,
     record_error,
+    refuse_undesirable,
     refuse_without_template,
     text_of,
     with_messages,
@@ -49,7 +51,7 @@ from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Tokenizer
-from packer.text.tokens import MarkedText, TextTokens, TokenPlaces
+from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, Tokens
 
 if TYPE_CHECKING:
     from packer.text.chat_template import ChatTemplate
@@ -103,14 +105,17 @@ class Encoder:
         if records.conversational:
             from packer.text.chat_template import ChatTemplate  # imports jinja2
 
-            answers = self.train_on == "assistant"
+            answers = self.train_on == "assistant" or records.kind == "pair"
             self._template = ChatTemplate(tokenizer, options.chat_template, locates_answers=answers)
-        self._special = re.compile("|".join(map(re.escape, sorted(tokenizer.special_texts))) or "(?!)")
+        special = () if tokenizer.backend.encode_special_tokens else sorted(tokenizer.special_texts)
+        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
+        self._special_ids = [at for text in special if (at := tokenizer.backend.token_to_id(text)) is not None]
         self.identity = self._identify(tokenizer, eos=options.eos)
         ends = [tokenizer.id_of(name) for name in ("pad_token", "eos_token")]
         self.pad_id = next((end for end in ends if end is not None), 0)
         """Padding token, else end-of-sequence token, else 0."""
         self._ending = self._tokens.suffix
+        self._edges = [tokenizer.special_tokens.get(name, "") for name in ("bos_token", "eos_token")]
         if options.eos and not self._ending and not records.conversational:
             if ends[1] is None:
                 raise PackerError(
@@ -129,7 +134,8 @@ class Encoder:
         straddling    documents in which a token holds characters on both sides of where training begins or ends
         untrained     documents that have tokens, none of them trained
         unstopped     answers in chats that end without a trained stop token
-        special       chats in which the content of a message holds the text of a special token
+        special       documents that hold the text of a special token, in chats in the content of a message
+        unwritten     chats with calls of tools that the chat template does not write
         fast          documents that were tokenized by gigatoken
         stood in      chats of several answers that a built-in template wrote in the place of the tokenizer's own
         unread NAME   chats with an argument NAME that their template does not read
@@ -177,7 +183,7 @@ class Encoder:
         import tokenizers
 
         identity = TextIdentity(
-            columns=tuple(self.records.needed),
+            columns=tuple(one for one in self.records.needed if one not in {*DESIRABLE} - {*self.records.columns}),
             train_on=self.train_on,
             eos=eos,
             as_chats=self.records.as_chats,
@@ -223,7 +229,7 @@ class Encoder:
                 straddling=straddling,
                 untrained=untrained,
                 unstopped=sum(text.unstopped for text in texts),
-                special=sum(text.holds_special for text in texts),
+                special=self._count_special(texts, tokens),
                 fast=tokens.by_gigatoken,
                 **_further_fields([*chain.from_iterable(text.messages for text in texts)]),
             ),
@@ -239,6 +245,7 @@ class Encoder:
             if not isinstance(batch, pa.RecordBatch | pa.Table):
                 media = [column for column in PLACEHOLDERS if batch[row].get(column)]
             try:
+                refuse_undesirable(record, self.records.columns)
                 for column in self.records.json:
                     record[column] = from_json(record[column], f"'{column}'")
                 for text in self._rendered(record) if self._template is not None else self._written(record):
@@ -292,6 +299,16 @@ class Encoder:
                 chunk, size = [], 0
         if chunk:
             yield chunk
+
+    def _count_special(self, texts: Sequence[MarkedText], tokens: Tokens) -> int:
+        """Count documents that hold the text of a special token, other than those with which texts begin and end."""
+        if self._template is not None:
+            return sum(text.holds_special for text in texts)
+        # tokens first: the regular expression alone would take longer
+        found = np.searchsorted(tokens.ends, np.flatnonzero(np.isin(tokens.ids, self._special_ids)), side="right")
+        first, last = self._edges
+        inner = (texts[at].text.removeprefix(first).removesuffix(last) for at in np.unique(found).tolist())
+        return sum(self._special.search(text) is not None for text in inner)
 
     def _with_ends(
         self, ids: NDArray[np.int32], ends: NDArray[np.int64]

@@ -166,8 +166,7 @@ def next_messages(chat: Chat) -> list[Message]:
     question, calls = question_for(chat), chat.messages[-1].get("tool_calls")
     if not calls:
         return [question]
-    first = calls[0] if isinstance(calls, list) and isinstance(calls[0], dict) else {}
-    return [question, {"role": "tool", "content": "?", "name": "?", "tool_call_id": first.get("id", "?")}]
+    return [question, {"role": "tool", "content": "?", "name": "?", "tool_call_id": calls[0].get("id", "?")}]
 
 
 def question_for(chat: Chat, content: str = "?") -> Message:

@@ -152,7 +152,7 @@ CLOSING = (
 
 GLM = (
     "[gMASK]{% for message in messages %}<|{{ 'observation' if message.role == 'tool' else message.role }}|>\n"
-    "{{ message.content }}{% if message.tool_calls %}<call>{{ message.tool_calls[0].function.name }}{% endif %}"
+    "{{ message.content }}{% if message.tool_calls %}<call>{{ message.tool_calls[0].function | tojson }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 """A turn ends where the next role's marker begins; the model stops at <|user|> and <|observation|>."""
