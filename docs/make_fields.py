@@ -56,7 +56,7 @@ _MEANINGS: dict[Means, str] = {
     "prompt_length": "number of tokens at the beginning that are not trained",
     "weight": "trained where it is 1, not trained where it is 0; other weights are refused",
     "attention": "0 at padding, which is removed",
-    "turns": "tokens at which turns begin",
+    "exchanges": "tokens at which exchanges of a chat begin",
     "lengths": "lengths of the documents in a row",
     "padded_lengths": "lengths of the documents in a row, the last of which may be padding",
     "offsets": "where the documents of a row begin and end",

@@ -252,6 +252,12 @@ class Totals(PlanTotals):
     segments_untrained: Count
     """Segments without a trained token; 0 if no labels are written."""
 
+    tokens_trained_later: Count
+    """Trained tokens in segments that do not begin their document, so that they do not see its beginning."""
+
+    tokens_trained_truncated: Count | None = None
+    """Trained tokens that truncation cuts off; None without truncation, or if no labels say what is trained."""
+
     tokens_stripped: Count | None = None
     """Token ids that were padding in the source, which are not among `tokens`; None if there are none."""
 
@@ -287,6 +293,9 @@ class ShardEntry(JsonRecord):
 
     untrained_segments: Count
     """Segments without a trained token; 0 if no labels are written."""
+
+    trained_later: Count
+    """Trained tokens in segments that do not begin their document."""
 
     bytes: Count
     xxh3_128: str

@@ -75,9 +75,12 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--pairs", "--split-at", "turns"], "--split-at is turns, which does not go with --pairs: leave one out"),
+        (
+            ["--pairs", "--split-at", "exchanges"],
+            "--split-at is exchanges, which does not go with --pairs: leave one out",
+        ),
         (["--algorithm", "wrapped", "--align", 2], "choose another --algorithm"),
-        (["--split-at", "turns", "--long", "drop"], "--split-at is turns, which does not go with --long drop"),
+        (["--split-at", "exchanges", "--long", "drop"], "--split-at is exchanges, which does not go with --long drop"),
         (["--text-column", "t"], "--text-column is 't', but there is no tokenizer: set --tokenizer"),
         (["--align", 3], "--align is 3, and --max-len 8 is not a multiple of it: take 6 or 9"),
         (["--keep", "input_ids"], "--keep 'input_ids': the rows have a column of that name"),
@@ -90,8 +93,11 @@ def test_options_are_called_as_they_are_given(rows, options, words):
 
 def test_in_python_options_are_called_as_the_arguments_are(rows):
     for options, words in [
-        ({"pairs": True, "split_at": "turns"}, "split_at is turns, which does not go with pairs: leave one out"),
-        ({"split_at": "turns", "long": "drop"}, "split_at is turns, which does not go with long='drop'"),
+        (
+            {"pairs": True, "split_at": "exchanges"},
+            "split_at is exchanges, which does not go with pairs: leave one out",
+        ),
+        ({"split_at": "exchanges", "long": "drop"}, "split_at is exchanges, which does not go with long='drop'"),
         ({"text_column": "t"}, "text_column is 't', but there is no tokenizer: set tokenizer"),
         ({"input_column": "nothing"}, "name the tokens' column with input_column"),
     ]:

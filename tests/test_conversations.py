@@ -57,11 +57,11 @@ def tokenizer(tokenizer_path):
 def encode(tokenizer_path):
     opened = {}
 
-    def encoded(record, template=CHATML, train_on=None, *, turns=False):
-        key = template, train_on, tuple(record), turns
+    def encoded(record, template=CHATML, train_on=None, *, exchanges=False):
+        key = template, train_on, tuple(record), exchanges
         if key not in opened:
             options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-            opened[key] = Encoder(options, recognize(record, "chats"), turns=turns)
+            opened[key] = Encoder(options, recognize(record, "chats"), exchanges=exchanges)
         return opened[key].encode([record])
 
     return encoded
@@ -194,10 +194,10 @@ def test_a_masked_end_of_a_completion_need_not_be_told(encode, tokenizer):
     assert trained(tokenizer, encode(record, template, "completion")) == [wanted]
 
 
-def test_turns_begin_where_they_begin_without_masks(encode):
+def test_exchanges_begin_where_they_begin_without_masks(encode):
     for template in (CHATML, LOOKS_AHEAD):
         plain, masked = (
-            encode({"messages": chat}, template, turns=True) for chat in (CHAT, saying(CHAT, m1={"weight": 0}))
+            encode({"messages": chat}, template, exchanges=True) for chat in (CHAT, saying(CHAT, m1={"weight": 0}))
         )
         assert plain.extra == masked.extra
 

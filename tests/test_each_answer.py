@@ -212,3 +212,10 @@ def test_the_share_of_beginnings_is_counted(tokenizer, tmp_path):
     assert figures.saved_tokens == shared.tokens_shared == separate.tokens - shared.tokens
     assert figures.repeated_tokens > figures.saved_tokens > 0
     assert separate.tokens_trained == shared.tokens_trained
+
+
+def test_stats_predict_the_rows_of_grouped_answers(tokenizer, tmp_path):
+    records = [{**record, "source": "ab"[number % 2]} for number, record in enumerate(RECORDS)]
+    source = write_lines(tmp_path / "chats.jsonl", records)
+    options = {"max_len": 64, "tokenizer": str(tokenizer), "train_on": "each-answer", "group_by": "source"}
+    assert packer.stats(source, **options).rows == packer.pack(source, tmp_path / "out", sync=False, **options).rows

@@ -9,6 +9,7 @@ from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import (
     BODY,
+    CLOSING,
     END,
     LOOP,
     PROMPT,
@@ -45,9 +46,9 @@ def tokenizer(tokenizer_path):
 
 @pytest.fixture(scope="module")
 def encoder(tokenizer_path):
-    def opened(template, train_on=None, *, columns=("messages", "tools", "chat_template_kwargs"), turns=False):
+    def opened(template, train_on=None, *, columns=("messages", "tools", "chat_template_kwargs"), exchanges=False):
         options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-        return Encoder(options, recognize({column: [] for column in columns}, "chats"), turns=turns)
+        return Encoder(options, recognize({column: [] for column in columns}, "chats"), exchanges=exchanges)
 
     return opened
 
@@ -136,13 +137,25 @@ def test_what_ends_the_last_turn_alone_is_trained(encoder, tokenizer, name):
     assert trained_text(encoder(template), tokenizer, messages=QUESTION) == wanted
 
 
-# ---- turns ----
+# ---- exchanges ----
 
 
 @pytest.mark.parametrize("template", ["all of it", "the header, with a thought on request", "the first token alone"])
-def test_no_turn_begins_behind_a_prompt_that_is_always_appended(encoder, template):
-    encoded = encoder(ALWAYS[template], "all", turns=True).encode([{"messages": DIALOGUE}])
-    assert lists(encoded.extra["turn_starts"]) == [[0]]
+def test_exchanges_begin_where_they_do_without_a_prompt_that_is_always_appended(encoder, tokenizer, template):
+    (ids,), (starts,) = (
+        lists(column)
+        for encoded in [encoder(ALWAYS[template], "all", exchanges=True).encode([{"messages": DIALOGUE}])]
+        for column in (encoded.input_ids, encoded.extra["exchange_starts"])
+    )
+    assert len(starts) == sum(message["role"] == "user" for message in DIALOGUE) > 1
+    assert all(tokenizer.decode(ids[start:]).startswith("<|im_start|>user\n") for start in starts)
+
+
+def test_an_exchange_begins_behind_the_end_of_the_answer_before_it(encoder, tokenizer):
+    encoded = encoder(CLOSING, exchanges=True).encode([{"messages": DIALOGUE}])
+    (ids,), (starts,) = lists(encoded.input_ids), lists(encoded.extra["exchange_starts"])
+    assert len(starts) == sum(message["role"] == "user" for message in DIALOGUE) > 1
+    assert all(tokenizer.decode(ids[start:]).startswith("<|im_start|>user\n") for start in starts)
 
 
 # ---- the chat's own arguments ----

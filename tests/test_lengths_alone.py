@@ -354,8 +354,8 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
             r"\(\d+ documents are longer\); with limit none is split: choose long='drop' or truncate",
         ),
         (
-            {"limit": ["images:9"], "split_at": "turns", "long": "split"},
-            "split_at is turns, which does not go with limit",
+            {"limit": ["images:9"], "split_at": "exchanges", "long": "split"},
+            "split_at is exchanges, which does not go with limit",
         ),
         ({"limit": ["images:9"], "group_by": "images"}, "group_by is 'images', which does not go with limit"),
         ({"limit": ["images:9"], "algorithm": "bfd"}, "algorithm is bfd, which does not go with limit"),

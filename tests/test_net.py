@@ -32,14 +32,13 @@ SPLIT = {"max_len": 64, "shard_size": "24KB"}
 
 
 def table(lengths=LENGTHS, seed=1) -> pa.Table:
-    """Documents with labels, turns, values to keep, to group by and to limit."""
+    """Documents with labels, values to keep, to group by and to limit."""
     random = np.random.default_rng(seed)
     tokens = [random.integers(1, 50_000, length).tolist() for length in lengths]
     labels = [[token if place % 5 > 1 else -100 for place, token in enumerate(ids)] for ids in tokens]
     columns = {
         "input_ids": pa.array(tokens, pa.list_(pa.int32())),
         "labels": pa.array(labels, pa.list_(pa.int32())),
-        "turn_starts": pa.array([list(range(0, length, 7)) for length in lengths], pa.list_(pa.int32())),
         "scores": pa.array([[token / 7 for token in ids] for ids in tokens], pa.list_(pa.float32())),
         "topic": pa.array(["abcd"[number % 4] if number % 9 else None for number in range(len(lengths))]),
         "images": pa.array([number % 5 for number in range(len(lengths))], pa.int64()),
@@ -50,6 +49,13 @@ def table(lengths=LENGTHS, seed=1) -> pa.Table:
 def arrow(folder: Path, *, file=False, compression=None, made=None) -> Path:
     made, path = made or table(), folder / "rows.arrow"
     return write_ipc(path, made, stream=not file, compression=compression, rows=40)
+
+
+def exchanges(folder: Path) -> Path:
+    """Documents that are chats, with exchanges of 7 tokens, but for one that is longer than a row."""
+    made = table()
+    starts = [[*range(0, length, 7)] if length < 150 else [0, 100] for length in LENGTHS]
+    return parquet(folder, made.append_column("exchange_starts", pa.array(starts, pa.list_(pa.int32()))))
 
 
 def topk(folder: Path) -> Path:
@@ -163,7 +169,7 @@ PACKS = {
     "three segments a row": (parquet, {"max_segments": 3}),
     **{f"{name}, three segments a row": (parquet, {"max_segments": 3, "algorithm": name}) for name in ("optimal",)},
     "align": (parquet, {"align": 8}),
-    "align and split at turns": (parquet, {"align": 4, "split_at": "turns"}),
+    "align and split at exchanges": (exchanges, {"align": 4}),
     "truncate long": (parquet, {"long": "truncate"}),
     "drop long": (parquet, {"long": "drop"}),
     "drop untrained": (parquet, {"untrained": "drop", "max_len": 16}),
@@ -183,7 +189,7 @@ PACKS = {
     "completions": (completions, {"tokenizer": True}),
     "chats": (chats, {"tokenizer": True}),
     "chats, all trained": (chats, {"tokenizer": True, "train_on": "all"}),
-    "chats split at turns": (chats, {"tokenizer": True, "split_at": "turns"}),
+    "chats split at tokens": (chats, {"tokenizer": True, "split_at": "tokens"}),
     "pairs of text": (answers, {"tokenizer": True, "pairs": True, "max_len": 256}),
 }
 

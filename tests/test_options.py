@@ -28,7 +28,7 @@ SAMPLES = {
     "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
     "limit": ("images:16",), "balance_ranks": 8, "align": 4, "untrained": "drop",
-    "seed": 7, "pad_id": 9, "long": "truncate", "split_at": "turns",
+    "seed": 7, "pad_id": 9, "long": "truncate", "split_at": "tokens",
     "group_by": "topic", "pairs": True, "share_prefixes": True,
     "add_column": ("position_ids",), "labels": False,
     "holdout": 0.25, "index_only": True, "shard_size": 2 * 10**6,

@@ -497,10 +497,10 @@ def test_bytes_do_not_depend_on_pieces_or_workers_and_a_holdout_divides_document
     assert 0 < len(held) < len(expected(rows)) / 2
 
 
-def test_turns_cannot_be_told_in_rows(tmp_path):
-    source = write_lines(tmp_path / "rows.jsonl", [{**SIX, "seq_lengths": [3, 3], "turn_starts": [0]}])
-    with pytest.raises(PackerError, match="holds rows of several documents"):
-        packer.pack(source, tmp_path / "out", max_len=16, split_at="turns")
+def test_exchanges_cannot_be_told_in_rows(tmp_path):
+    source = write_lines(tmp_path / "rows.jsonl", [{**SIX, "seq_lengths": [3, 3], "exchange_starts": [0]}])
+    with pytest.raises(PackerError, match="holds rows of several documents, and 'exchange_starts': remove the latter"):
+        packer.pack(source, tmp_path / "out", max_len=16)
 
 
 def test_datasets_in_memory_and_several_files_are_divided_too(tmp_path):

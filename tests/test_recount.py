@@ -14,9 +14,9 @@ import packer
 from packer.options import PackOptions, options_of
 from tests.helpers import naive
 from tests.helpers.effort import FUZZ
+from tests.helpers.exchanges import naive_starts
 from tests.helpers.packed_rows import rows_on_disk
 from tests.helpers.packings import Packing, packings
-from tests.helpers.turns import naive_cuts
 
 ONLY_THE_PLANNER_KNOWS = {"lower_bound", "pool_rows"}
 
@@ -25,14 +25,20 @@ def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
     """Return the (document, start, length) that the long-document policy makes of the source."""
     options, columns = packing.options, packing.columns
     lengths = [len(tokens) for tokens in columns["input_ids"]]
-    if options.get("split_at") != "turns":
+    if not reads_exchanges(packing):
         return naive.cut_documents(lengths, options["max_len"], options["long"])
     pieces = []
-    for document, (length, starts) in enumerate(zip(lengths, columns["turn_starts"], strict=True)):
-        cuts = naive_cuts(np.diff([*starts, length]).tolist(), options["max_len"]) if length else []
-        bounds = [0, *cuts, length] if length > options["max_len"] else [0, length]
+    for document, (length, starts) in enumerate(zip(lengths, columns["exchange_starts"], strict=True)):
+        bounds = [*naive_starts(np.diff([*starts, length]).tolist(), options["max_len"]), length]
         pieces += [(document, start, end - start) for start, end in pairwise(bounds) if end]
     return pieces
+
+
+def reads_exchanges(packing: Packing) -> bool:
+    """Whether documents are split where exchanges begin."""
+    options = packing.options
+    splits = options["long"] == "split" and options["algorithm"] != "wrapped" and options.get("split_at") != "tokens"
+    return splits and "exchange_starts" in packing.columns
 
 
 def naive_placed(packing: Packing, pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -62,7 +68,7 @@ def segments_of(row: dict) -> list[tuple[int, int, int, int]]:
 
 def counted_in(rows: list[dict], columns: dict[str, list]) -> dict[str, int]:
     """Count what a shard holds, and compare its segments with the source."""
-    counts = {"rows": len(rows), "tokens": 0, "trained": 0, "untrained_segments": 0}
+    counts = {"rows": len(rows), "tokens": 0, "trained": 0, "untrained_segments": 0, "trained_later": 0}
     for row in rows:
         counts["trained"] += sum(label != -100 for label in row["labels"])
         for document, start, length, place in segments_of(row):
@@ -71,6 +77,7 @@ def counted_in(rows: list[dict], columns: dict[str, list]) -> dict[str, int]:
             assert row["labels"][here] == [-100, *columns["labels"][document][there][1:]]
             counts["tokens"] += length
             counts["untrained_segments"] += max(row["labels"][here]) == -100
+            counts["trained_later"] += sum(label != -100 for label in row["labels"][here]) if start else 0
     return counts
 
 
@@ -106,7 +113,11 @@ def expected_manifest(packing: Packing, path: Path, out: Path) -> dict:
         "efficiency": totals["tokens_packed"] / (len(rows) * options["max_len"]),
         "tokens_trained": sum(shard["trained"] for shard in shards),
         "segments_untrained": sum(shard["untrained_segments"] for shard in shards),
+        "tokens_trained_later": sum(shard["trained_later"] for shard in shards),
     }
+    if options["long"] == "truncate":
+        cut_off = [label for labels in columns["labels"] for label in labels[options["max_len"] :]]
+        totals["tokens_trained_truncated"] = sum(label != -100 for label in cut_off)
     if "group_by" in options:
         names = columns["source"]
         ungrouped = {name: value for name, value in options.items() if name != "group_by"}
@@ -123,7 +134,8 @@ def expected_manifest(packing: Packing, path: Path, out: Path) -> dict:
         "labels": True,
         "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(np.array(lengths, np.int32)),
     }
-    if extra := [name for name in columns if name not in ("input_ids", "labels")]:
+    unread = {"input_ids", "labels", *({} if reads_exchanges(packing) else {"exchange_starts"})}
+    if extra := [name for name in columns if name not in unread]:
         source["columns"] = extra
     return {
         "format_version": 1,

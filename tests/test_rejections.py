@@ -171,11 +171,11 @@ def test_elements_of_a_json_array_that_are_no_objects_are_left_out(tmp_path, tok
     assert_left_out(tmp_path / "rows.json", tmp_path / "out", bad, tokenizer=tokenizer)
 
 
-def test_chats_are_split_at_turns_where_others_are_left_out(tmp_path, tokenizer):
+def test_chats_are_split_at_exchanges_where_others_are_left_out(tmp_path, tokenizer):
     turns = [say(role, f"fox {n}") for n in range(4) for role in ("user", "assistant")]
     records = [{"messages": chat} for chat in (turns, None, turns[:4], [say("narrator")], turns)]
     source = write_lines(tmp_path / "chats.jsonl", records)
-    options = {"tokenizer": tokenizer, "split_at": "turns", "max_len": 64}
+    options = {"tokenizer": tokenizer, "split_at": "exchanges", "max_len": 64}
     assert_left_out(source, tmp_path / "out", {1: "missing_value", 3: "invalid_chat"}, **options)
 
 

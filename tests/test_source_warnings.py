@@ -12,10 +12,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.options import ReadOptions
-from packer.output.job import Job
 from packer.output.output_place import name_after
-from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.commands import run
 from tests.helpers.pack import made_documents, save_arrow
@@ -64,45 +61,6 @@ def test_shuffled_datasets_in_memory_and_pairs_are_looked_at(tmp_path, caplog):
         tmp_path / "p.parquet",
     )
     assert warnings_of(caplog, tmp_path / "p.parquet", tmp_path / "out", max_len=16, pairs=True, long="drop")
-
-
-CHAT = [{"role": "user", "content": "a few words " * 9}, {"role": "assistant", "content": "and more words " * 9}]
-
-
-def test_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
-    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
-    pq.write_table(pa.table({"messages": [CHAT] * 3}), tmp_path / "chats.parquet")
-    options = {"tokenizer": tokenizer, "max_len": 16}
-    (warning,) = warnings_of(caplog, tmp_path / "chats.parquet", tmp_path / "out", **options)
-    assert (
-        warning == "3 documents longer than a row are split inside a message: choose --split-at turns, or --long drop"
-    )
-    assert not warnings_of(caplog, tmp_path / "chats.parquet", tmp_path / "out", **{**options, "max_len": 4096})
-
-
-def test_tokenized_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
-    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
-    pq.write_table(pa.table({"messages": [CHAT] * 3}), tmp_path / "chats.parquet")
-    pq.write_table(pa.table({"text": ["a few words " * 9] * 3}), tmp_path / "texts.parquet")
-    for name in ("chats", "texts"):
-        options = ReadOptions(tokenizer=tokenizer)
-        tokenize(tmp_path / f"{name}.parquet", options=options, job=Job(output=tmp_path / name, sync=False))
-    (warning,) = warnings_of(caplog, tmp_path / "chats", tmp_path / "out", max_len=64)
-    assert "3 documents longer than a row are split inside a message" in warning
-    assert not warnings_of(caplog, tmp_path / "chats", tmp_path / "out", max_len=128, split_at="turns")
-    assert not warnings_of(caplog, tmp_path / "texts", tmp_path / "out", max_len=16)
-
-
-def test_tokens_with_turn_starts_are_chats_in_every_format(tmp_path, caplog):
-    table = pa.table({"input_ids": [[*range(20)]] * 9, "turn_starts": [[0, 5]] * 9})
-    pq.write_table(table, tmp_path / "chats.parquet")
-    write_lines(tmp_path / "chats.jsonl", table.to_pylist())
-    dataset = datasets.Dataset(table)
-    for source in (tmp_path / "chats.parquet", tmp_path / "chats.jsonl", dataset):
-        (warning,) = warnings_of(caplog, source, tmp_path / "out", max_len=16)
-        assert warning.startswith("9 documents longer than a row are split inside a message")
-    (tmp_path / "lines.jsonl").write_text('{"input_ids": [1, 2, 3, 4]}\n' * 9)
-    assert not warnings_of(caplog, tmp_path / "lines.jsonl", tmp_path / "out", max_len=3)
 
 
 def test_a_source_of_which_nothing_is_trained_is_an_error_unless_allowed(tmp_path, monkeypatch):

@@ -1,9 +1,10 @@
-"""Beside tokens made of text: columns that are kept, groups, and the places where turns begin."""
+"""Beside tokens made of text: columns that are kept, groups, and the places where exchanges begin."""
 
 import csv
 import json
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +14,10 @@ from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text.tokenizer import END_OF_TEXT, PROBES
+from tests.helpers import naive_chats
 from tests.helpers.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer
 from tests.helpers.commands import refused, run, succeeded
+from tests.helpers.exchanges import naive_starts as starts_of_pieces
 from tests.helpers.from_text import chats, pack, pairs, shards, texts, write_formats
 from tests.helpers.from_text import small as small  # fixtures
 from tests.helpers.from_text import tokenizer as tokenizer
@@ -140,24 +143,19 @@ def test_the_input_of_alpaca_is_packed_where_some_records_or_files_have_one(tmp_
     assert shards(named) == shards(expected)
 
 
-# ---- where turns begin ----
+# ---- where exchanges begin ----
 
 
-def naive_turns(tokenizer, messages, template):
-    """The tokens with which the messages of a chat begin, by rendering those before."""
+def naive_starts(tokenizer, messages, template, alike=None):
+    """The tokens with which the exchanges of a chat begin, by rendering what comes before, by a template `alike`."""
 
-    def render(part):
+    def render(part, template):
         (text,) = tokenizer.apply_chat_template([part], chat_template=template, tokenize=False)
         return text
 
-    whole = render(messages)
-    offsets = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    starts = [0]
-    for turn in range(1, len(messages)):
-        before = render(messages[:turn])
-        if whole.startswith(before):
-            starts.append(next(at for at, (_, end) in enumerate(offsets) if end > len(before)))
-    return sorted(set(starts))
+    whole = render(messages, template)
+    starts = [0, *(len(render(messages[:first], alike or template)) for first in naive_chats.exchanges(messages))]
+    return naive_chats.tokens_of_starts(tokenizer, whole, starts)
 
 
 TEMPLATES = {
@@ -172,13 +170,15 @@ TEMPLATES = {
 
 @pytest.mark.parametrize("train_on", ["all", None])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, small, name, train_on):
-    template = TEMPLATES[name]
+def test_exchanges_begin_where_the_messages_before_them_end(tmp_path, tokenizer, small, name, train_on):
+    template, alike = TEMPLATES[name], None
     if train_on is None and name in ("rewriting", "straddling"):
         return
     made = [*chats(), {"messages": []}]
     if name == "refusing":  # as templates do that want a question after the system prompt
         train_on, made = "all", [record for record in made if len(record["messages"]) > 2]
+    if name in ("refusing", "rewriting"):  # so that beginnings alone do not tell
+        alike = CHATML
     source = write_lines(tmp_path / "rows.jsonl", made)
     options = ReadOptions(tokenizer=tokenizer, chat_template=template, train_on=train_on)
     result = tokenize(source, options=options, job=Job(sync=False))
@@ -186,15 +186,10 @@ def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, sma
     rows = datasets.load_from_disk(str(result.output))
     boundaries = 0
     for row, record in zip(rows, made, strict=True):
-        if not record["messages"]:
-            assert row["turn_starts"] == []
-        elif name != "refusing":
-            assert row["turn_starts"] == naive_turns(ours, record["messages"], template)
-        else:
-            known = naive_turns(ours, record["messages"], CHATML)
-            assert row["turn_starts"] == [known[0], *known[3:]]
-        boundaries += len(row["turn_starts"]) > 1
-    assert boundaries > 5 or name == "rewriting"
+        messages = record["messages"]
+        assert row["exchange_starts"] == (naive_starts(ours, messages, template, alike) if messages else [])
+        boundaries += len(row["exchange_starts"]) > 1
+    assert boundaries > 5
 
 
 @pytest.mark.nightly(after=2)
@@ -207,10 +202,10 @@ def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, sma
     ],
     ids=str,
 )
-def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, options):
+def test_chats_are_split_before_exchanges(tmp_path, tokenizer, small, kind, options):
     source = write_formats(tmp_path, with_columns(chats()))[kind]
     out = tmp_path / "out"
-    manifest = pack(source, out, tokenizer, split_at="turns", keep=["source"], **options)
+    manifest = pack(source, out, tokenizer, keep=["source"], **options)
     assert manifest.totals.documents_split > 5
     ours = auto_tokenizer(tokenizer)
     pieces = {}
@@ -218,29 +213,37 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
         pieces.setdefault(document, {})[start] = tokens
     for document, record in enumerate(chats()):
         (text,) = ours.apply_chat_template([record["messages"]], chat_template=CHATML, tokenize=False)
-        found = pieces[document]
-        assert sum((found[start] for start in sorted(found)), []) == ours(text)["input_ids"]  # noqa: RUF017
-        assert set(found) <= set(naive_turns(ours, record["messages"], CHATML))
+        found, tokens = pieces[document], ours(text)["input_ids"]
+        assert sum((found[start] for start in sorted(found)), []) == tokens  # noqa: RUF017
+        bounds = [*naive_starts(ours, record["messages"], CHATML), len(tokens)]
+        assert sorted(found) == starts_of_pieces(np.diff(bounds).tolist(), manifest.max_len)
     assert list(packer.verify(out, source, tokenizer=tokenizer)) == []
+    asked = {"max_len": manifest.max_len, "tokenizer": tokenizer, **options}
+    assert packer.stats(source, **asked).rows == manifest.rows
     train_on = options.pop("train_on", None)
     text = ReadOptions(tokenizer=tokenizer, keep=("source",), train_on=train_on)
     kept = tokenize(source, options=text, job=Job(output=tmp_path / "kept", sync=False)).output
-    once = pack(kept, tmp_path / "once", None, split_at="turns", keep=["source"], **options)
+    once = pack(kept, tmp_path / "once", None, keep=["source"], **options)
     assert shards(once) == shards(manifest)
 
 
-def test_a_turn_that_does_not_fit_and_texts_without_turns_are_refused(tmp_path, tokenizer):
-    source = write_lines(tmp_path / "rows.jsonl", chats())
-    with pytest.raises(packer.PackerError, match=r"has a turn of \d+ tokens \(turns that the chat template does not"):
-        pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=8)
-    rewriting = {"chat_template": REWRITING["think block in the last turn"], "train_on": "all"}
-    with pytest.raises(packer.PackerError, match="turns that the chat template does not separate count as one"):
-        pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=32, **rewriting)
-    assert pack(source, tmp_path / "fits", tokenizer, split_at="turns", max_len=512, **rewriting).rows
-    with pytest.raises(packer.PackerError, match=r"split_at is turns, and .*texts.jsonl holds texts, not chats"):
-        pack(write_lines(tmp_path / "texts.jsonl", texts()), tmp_path / "out", tokenizer, split_at="turns")
-    with pytest.raises(packer.PackerError, match="keep 'turn_starts': tokenizing writes a column of that name"):
-        pack(source, tmp_path / "out", tokenizer, keep=["turn_starts"])
+def test_texts_have_no_exchanges(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "texts.jsonl", texts())
+    with pytest.raises(packer.PackerError, match=r"split_at is exchanges, and .*texts.jsonl holds texts, not chats"):
+        pack(source, tmp_path / "out", tokenizer, split_at="exchanges")
+    with pytest.raises(packer.PackerError, match="keep 'exchange_starts': tokenizing writes a column of that name"):
+        pack(source, tmp_path / "out", tokenizer, keep=["exchange_starts"])
+
+
+def test_tokens_of_chats_and_of_prompts_are_packed_together(tmp_path, tokenizer):
+    for name, records in {"chats": chats(), "prompts": pairs()}.items():
+        source = write_lines(tmp_path / f"{name}.jsonl", records)
+        tokenize(source, options=ReadOptions(tokenizer=tokenizer), job=Job(output=tmp_path / name, sync=False))
+    for order in (("chats", "prompts"), ("prompts", "chats")):
+        manifest = packer.pack(
+            [tmp_path / name for name in order], tmp_path / f"{order[0]}-first", max_len=64, sync=False
+        )
+        assert manifest.totals.documents == len(chats()) + len(pairs())
 
 
 # ---- what the tokenizer or the template raises ----
@@ -265,7 +268,7 @@ def said_in_one_line(*arguments):
 
 
 @pytest.mark.parametrize(
-    "command", [["pack", "--max-len", "64"], ["tokenize"], ["pack", "--max-len", "9", "--split-at", "turns"]]
+    "command", [["pack", "--max-len", "64"], ["tokenize"], ["pack", "--max-len", "9", "--split-at", "exchanges"]]
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_what_the_tokenizer_raises_is_told_with_the_line(tmp_path, picky, small, command, workers):

@@ -29,6 +29,10 @@ REFUSALS = (
 """Why chats are refused in which no rendering of a beginning contradicts the whole."""
 
 
+FARTHEST = 80
+"""Characters between the beginning of an exchange and the question in it."""
+
+
 class OneDay(datetime):
     """The clock of transformers' templates, on the day that packer's have."""
 
@@ -52,16 +56,22 @@ def encoder(tokenizer):
     options = text_options(tokenizer=tokenizer.name_or_path)
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, fast_characters=1)
-        yield Encoder(options, recognize({"messages": [], "tools": []}, "chats"), turns=True)
+        yield Encoder(options, recognize({"messages": [], "tools": []}, "chats"), exchanges=True)
 
 
 def expected(tokenizer, template, record):
-    """(tokens, trained tokens, tokens where turns begin) by the twin; trained is None if it cannot be told."""
+    """(tokens, trained tokens, exchanges) by the twin; trained is None if it cannot be told.
+
+    Exchanges are (message, token with which it begins), None if no rendering shows that.
+    """
     messages, tools = record["messages"], record.get("tools")
     render = naive_chats.renderer(tokenizer, template, tools)
     masked = {turn for turn, message in enumerate(messages) if message.get("weight") == 0}
     whole = render(messages, prompt=False)
-    starts = naive_chats.tokens_of_starts(tokenizer, whole, naive_chats.turn_starts(render, messages))
+    starts = naive_chats.exchange_starts(render, messages)
+    for first, start in starts.items():
+        if start is not None:
+            (starts[first],) = naive_chats.tokens_of_starts(tokenizer, whole, [start])
     wanted = naive_chats.assistant_characters(render, messages, masked)
     ids, trained = naive_chats.tokens_of_characters(tokenizer, whole, wanted or [False] * len(whole))
     return ids, None if wanted is None else trained, starts
@@ -77,7 +87,7 @@ def attempt(encoder, record):
 
 @pytest.mark.nightly(after=10)
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, name):
+def test_tokens_masks_and_exchanges_are_the_twins(shared_data, tokenizer, encoder, name):
     template = TEMPLATES[name]
     encoder._template = chat_template_module.ChatTemplate(
         of_transformers(tokenizer), template
@@ -95,7 +105,14 @@ def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, n
             continue
         assert encoded.counts["fast"] == (fast_tokens.version() is not None)
         assert lists(encoded.input_ids) == [ids]
-        assert lists(encoded.extra["turn_starts"]) == [starts]
+        begin, *found = lists(encoded.extra["exchange_starts"])[0]
+        assert begin == 0
+        assert len(found) == len(starts)
+        for (first, start), at in zip(starts.items(), found, strict=True):
+            is_of_tool = record["messages"][first - 1]["role"] == "tool"  # which some templates close with what follows
+            assert start is None or (at <= start if is_of_tool else at == start)
+            rest, content = tokenizer.decode(ids[at:]), record["messages"][first]["content"].strip()
+            assert 0 <= rest.find(content) < FARTHEST or content not in tokenizer.decode(ids)
         found = trained_at(lists(encoded.labels)[0])
         if "{% generation %}" not in source and "{%- generation" not in source:
             assert found == trained

@@ -246,7 +246,7 @@ REFUSED_OF_PAIRS = {
     "an index": ({"index_only": True}, "does not go with pairs"),
     "no labels": ({"labels": False}, "does not go with pairs"),
     "wrapped": ({"algorithm": "wrapped"}, "wrapped cuts documents"),
-    "turns": ({"split_at": "turns"}, "does not go with pairs"),
+    "exchanges": ({"split_at": "exchanges"}, "does not go with pairs"),
     "kept tokens": ({"keep_tokens": ["kind"]}, "pairs cannot keep columns of tokens"),
     "a named column": ({"input_column": "ids"}, "pairs are read from chosen_input_ids and rejected_input_ids"),
 }

@@ -115,6 +115,8 @@ def _table(facts: Iterable[Fact]) -> list[str]:
 
 def _facts(manifest: Manifest) -> Iterator[Fact]:
     """Yield what happened to every document and token."""
+    from packer.inputs.meanings import EXCHANGE_STARTS
+
     options, totals = manifest.options, manifest.totals
     yield "documents", totals.documents, f"{number(totals.documents_packed / totals.rows)} per row"
     yield "  split", totals.documents_split, f"{count_of(totals.segments, 'segment')} in all"
@@ -135,6 +137,9 @@ def _facts(manifest: Manifest) -> Iterator[Fact]:
     if options.labels and options.lengths_column is None:
         yield "trained", totals.tokens_trained, f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
         yield "  untrained", totals.segments_untrained, "segments without a trained token"
+        if manifest.source.labels or EXCHANGE_STARTS in manifest.source.columns:
+            yield "  in later pieces", totals.tokens_trained_later, "of documents, whose beginning they do not see"
+        yield "  truncated", totals.tokens_trained_truncated, "trained tokens that are cut off"
 
     packed, groups = totals.rows, totals.groups
     yield "rows", packed, f"{percent(totals.efficiency)} full; {fewest(packed, totals.lower_bound)}"

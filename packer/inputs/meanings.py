@@ -52,7 +52,7 @@ Means: TypeAlias = Literal[
     "prompt_length",  # number of tokens at the beginning that are not trained
     "weight",  # how much a document, or each token, is trained
     "attention",
-    "turns",
+    "exchanges",
     # of a column of rows that another tool has packed
     "lengths",  # of documents
     "padded_lengths",  # the same, and the last one may be padding
@@ -199,7 +199,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         *(Field(f"context_{what}", "nothing", "NeMo, Megatron-Bridge", _REPEATED) for what in ("ids", "length")),
         Field("answer_ids", "nothing", "NeMo, Megatron-Bridge", _REPEATED),
         Field("attention_mask", "attention", "Hugging Face tokenizers"),
-        Field("turn_starts", "turns", "packer tokenize"),
+        Field("exchange_starts", "exchanges", "packer tokenize"),
         Field("tokens", "token_ids", "torchtune"),
         Field("inputs", "token_ids", "MaxText"),
         Field("seq_lengths", "lengths", "TRL"),
@@ -336,10 +336,11 @@ DESIRABLE = names("record", "desirable")
 (ATTENTION,) = names("tokens", "attention")
 """Column that is 1 at tokens and 0 at padding."""
 
-(TURN_STARTS,) = names("tokens", "turns")
-"""Column with the indices of the tokens that begin a turn of a chat: lists of integers, ascending.
+(EXCHANGE_STARTS,) = names("tokens", "exchanges")
+"""Column with the indices of the tokens that begin an exchange of a chat, a question with what answers it: lists of
+integers, ascending.
 
-When packer tokenizes a chat, a token that spans the border of two turns belongs to the later one.
+When packer tokenizes a chat, a token that spans the border of two exchanges belongs to the later one.
 """
 
 MASKS = (*names("tokens", "mask", "inverse_mask"), ATTENTION)

@@ -26,6 +26,7 @@ class StatsArguments(TypedDict, total=False):
     share_prefixes: bool
     seed: int
     align: int
+    split_at: choices.SplitAt | None
     max_segments: int | None
     limit: Sequence[str]
     group_by: str | None
@@ -39,7 +40,6 @@ class PackArguments(StatsArguments, total=False):
     keep_tokens: Sequence[str]
     holdout: float | str | None
     untrained: choices.Untrained
-    split_at: choices.SplitAt
     balance_ranks: int | None
     pad_id: int | None
     add_column: str | Sequence[str]

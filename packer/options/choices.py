@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 LongPolicy = Literal["split", "truncate", "drop", "error"]
-SplitAt = Literal["tokens", "turns"]
+SplitAt = Literal["exchanges", "tokens"]
 Untrained = Literal["keep", "keep-all", "drop", "error"]
 OnError = Literal["error", "skip"]
 Document = Literal["document", "sequence"]

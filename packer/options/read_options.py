@@ -242,9 +242,14 @@ class ReadOptions(JsonRecord):
         return ()
 
     @property
-    def split_at_turns(self) -> bool | None:
-        """Whether documents are split where turns begin, which must be known then; None if it is not known yet."""
+    def splits_at_exchanges(self) -> bool | None:
+        """Whether documents may be split where exchanges begin; None if that is not decided yet."""
         return None
+
+    @property
+    def needs_exchanges(self) -> bool:
+        """Whether it must be known where exchanges begin."""
+        return False
 
     @property
     def tree_len(self) -> int:

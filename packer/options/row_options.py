@@ -54,11 +54,12 @@ class CutOptions(ReadOptions):
         commands=PACK,
     )
     long: choices.LongPolicy = option("split", "What to do with documents longer than a row.", LONG)
-    split_at: choices.SplitAt = option(
-        "tokens",
-        "With --long split, where to split: at any token, or only between the turns of a chat.",
+    split_at: choices.SplitAt | None = option(
+        None,
+        "With --long split, where to split chats: before an exchange, which begins with a message of the user and is "
+        "split itself only if it is longer than a row, or at any token.",
         LONG,
-        commands=PACK,
+        default_words="exchanges for chats, tokens for all else",
     )
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -73,9 +74,15 @@ class CutOptions(ReadOptions):
             yield ["align"], f", and --max-len {self.max_len} is not a multiple of it: take {near}"
 
     @property
-    def split_at_turns(self) -> bool:
-        """Whether documents are split where turns begin."""
-        return self.split_at == "turns"
+    def splits_at_exchanges(self) -> bool:
+        """Whether documents that are too long are split where exchanges begin, if that is known."""
+        is_split = self.long == "split" and self.keeps_whole and not (self.never_splits or self.has_trees)
+        return is_split and self.split_at != "tokens"
+
+    @property
+    def needs_exchanges(self) -> bool:
+        """Whether the options name exchanges, so that a source must have them."""
+        return self.split_at == "exchanges"
 
     @property
     def tree_len(self) -> int:
@@ -84,8 +91,8 @@ class CutOptions(ReadOptions):
 
     @property
     def reads_to_cut(self) -> bool:
-        """Whether segments depend on turns, labels or contents of documents, and not on lengths alone."""
-        return self.split_at_turns or self.untrained in ("drop", "error") or self.holdout is not None
+        """Whether segments depend on labels or contents of documents."""
+        return self.untrained in ("drop", "error") or self.holdout is not None
 
     @property
     def never_splits(self) -> bool:

@@ -26,7 +26,7 @@ from packer.inputs.column_types import cast, join
 from packer.manifest_fields import REMEDY
 from packer.permute import hashes_of
 from packer.pipeline.write_shards import RowMaker
-from packer.plan.cutting import Chunk, SegmentReader, each_chunk
+from packer.plan.cutting import Chunk, SegmentReader, each_chunk, trained_cut_off
 from packer.plan.rows import located_pieces
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress
@@ -37,7 +37,7 @@ from packer.shards.reader import checked_batches
 from packer.shards.row_format import RowFormat
 from packer.shards.sharing import group_fault, group_values
 from packer.shards.structure import RowSegments
-from packer.shards.writer import KeptValues
+from packer.shards.writer import Counts, KeptValues
 from packer.sources.read_documents import Documents
 from packer.stores import AnyPath
 from packer.token_memory import lengths_of
@@ -152,6 +152,7 @@ class SourceComparison:
         if options.on_error == "skip":
             counted["documents_rejected"] = rejected = self.documents.source.rejections.counts
             account = account.with_rejected(sum(rejected.values()))
+        counted["tokens_trained_truncated"] = trained_cut_off(self.documents, options, workers)
         yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
 
     def _expected(self, sums: PieceSums, workers: int) -> Iterator[Chunk]:
@@ -208,7 +209,7 @@ class SourceComparison:
         extra = self.documents.table.extra
         maker = RowMaker(documents=self.documents, row_format=RowFormat.of(options, extra))
         first_row, first = int(self.manifest.shards.column("rows")[:shard].sum()), 0
-        trained = untrained = 0
+        counted = Counts()
         try:
             for made, counts in maker.batches(rows):
                 found = table.slice(first, made.num_rows)
@@ -219,11 +220,11 @@ class SourceComparison:
                         yield self._described(made, column, name, at, first_row + first)
                         return
                 first += made.num_rows
-                trained, untrained = trained + counts.trained, untrained + counts.untrained_segments
+                counted = Counts(*map(sum, zip(counted, counts, strict=True)))
         except SourceError as error:
             yield str(error).removesuffix(f"; {REMEDY}")
             return
-        yield from trained_faults(entry, trained, untrained)
+        yield from trained_faults(entry, counted)
         if options.group_by is not None:
             name, documents = options.group_by, rows.documents
             groups = group_values(KeptValues.of({name: extra[name]}, documents).column(name, documents), name)

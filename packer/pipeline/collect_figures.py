@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
@@ -21,6 +22,8 @@ from packer.arrow import as_numpy
 from packer.column_names import ROW_DOCUMENT, TREE, input_ids_in
 from packer.errors import PackerError
 from packer.inputs.list_checks import STRIPPED
+from packer.inputs.meanings import EXCHANGE_STARTS
+from packer.inputs.token_tables import TableInMemory, ValueColumn
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import Row
@@ -30,7 +33,7 @@ from packer.paths import expanded
 from packer.permute import hashes_of, key_of
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.pipeline.waiting import waiting_of
-from packer.plan.cutting import cut_lengths_of
+from packer.plan.cutting import SegmentReader
 from packer.plan.make_plan import plan_lengths
 from packer.plan.rows import Plan
 from packer.plan.whole_plan import DocumentValues, document_values
@@ -57,6 +60,8 @@ class Measured:
 
     documents: Documents
     values: DocumentValues
+    starts: ValueColumn | None
+    """Where the exchanges of chats begin, if documents may be split there."""
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -66,21 +71,26 @@ class Measured:
 
     def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
-        return plan_lengths(self.lengths, options, values=self.values, progress=progress)
+        return plan_lengths(self.lengths, options, values=self.values, starts=self.starts, progress=progress)
 
 
 def measure(source: SourceLike, options: PackOptions, progress: Progress = silent) -> Measured:
     """Read the lengths of a source, as `pack` does; nothing is written.
 
-    Uses only the options for reading, grouping and limits. Progress is "lengths", "decode" or "tokenize", in bytes of
-    the files.
+    Uses only the options for reading, grouping, limits and splitting. Progress is "lengths", "decode" or "tokenize", in
+    bytes of the files.
     """
     opened = open_source(expanded(source), options)
-    with_extra = options.is_planned_whole or bool(opened.packed_by)
+    has_exchanges = EXCHANGE_STARTS in opened.columns.extra
+    with_extra = options.is_planned_whole or has_exchanges or bool(opened.packed_by)
     documents = read_documents(opened, progress, hold_lengths=True, with_extra=with_extra)
     warn_of_rejected(documents.source.rejections)
     prepare_for(documents=documents.identity.documents)
-    return Measured(documents=documents, values=document_values(documents, documents.extra, options))
+    starts = None
+    if has_exchanges:
+        held = pa.table({EXCHANGE_STARTS: documents.extra[EXCHANGE_STARTS]})
+        starts = ValueColumn(EXCHANGE_STARTS, held[0].type, (TableInMemory.of(held, held.column_names),))
+    return Measured(documents=documents, values=document_values(documents, documents.extra, options), starts=starts)
 
 
 def figures_of_plan(plan: Plan, max_len: int, *, keeps_rows: bool = False) -> RowFigures:
@@ -113,7 +123,9 @@ def dataset_figures(
     plan = measured.plan(options, progress)
     is_followed = for_report or job is not None
     rows = figures_of_plan(plan, options.max_len, keeps_rows=job is not None) if is_followed else None
-    segments, counts = cut_lengths_of(options, measured.lengths), measured.documents.source.counts
+    lengths, counts = measured.lengths, measured.documents.source.counts
+    reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths, starts=measured.starts)
+    segments = reader.all_segments()
     histogram = segments.histogram  # by extent, which is the number of tokens
     if options.align > 1:
         histogram = np.bincount(segments.tokens[segments.numbers()], minlength=options.max_len + 1)
@@ -122,7 +134,7 @@ def dataset_figures(
         totals=plan.totals,
         histogram=histogram,
         documents_per_step=documents_per_step,
-        document_lengths=tally(measured.lengths),
+        document_lengths=tally(lengths),
         measured_rows=rows,
         repeated_tokens=counts.get(REPEATED),
         saved_tokens=counts.get(SAVED),

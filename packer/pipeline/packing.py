@@ -32,11 +32,11 @@ from packer.pipeline.source_warnings import (
     notes_on,
     say_packed_before,
     warn_of_padding,
-    warn_of_split_chats,
     warn_of_templates,
     warn_of_texts,
 )
 from packer.pipeline.write_shards import ShardMaker, write_shards
+from packer.plan.cutting import trained_cut_off
 from packer.plan.leftover_values import leftover_values
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
@@ -123,8 +123,6 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                     documents, options, row_format, checkpoints=output.checkpoints, engine=engine, progress=progress
                 )
                 watch.check()
-                if options.split_at == "tokens":
-                    warn_of_split_chats(opened, plan.totals)
 
                 # Write the shards that are missing.
                 leftovers = leftover_values(documents, plan, row_format)
@@ -139,7 +137,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
 
                 # Write the manifest, which completes the dataset.
                 totals = _totals(documents, plan.totals, entries, options)
-                finish = partial(_finish, output, options.without_path(), documents, totals, entries)
+                finish = partial(_finish, output, options.without_path(), documents, totals, entries, engine.workers)
                 manifest = run_once(engine, finish, output.is_complete)
                 if manifest is None:
                     raise FinishedElsewhere
@@ -190,18 +188,26 @@ def _totals(documents: Documents, planned: PlanTotals, entries: Sequence[ShardEn
     if documents.source.has_labels and options.labels and not (trained or options.untrained == "keep-all"):
         refuse_untrained(documents.source.rejections, planned.tokens_packed)
     untrained = sum(entry.untrained_segments for entry in entries)
-    totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), documents)
+    later = sum(entry.trained_later for entry in entries)
+    found = Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained, tokens_trained_later=later)
+    totals = with_counts(found, documents)
     return with_rejected(totals, documents.source.rejections) if options.on_error == "skip" else totals
 
 
 def _finish(
-    output: Output, options: PackOptions, documents: Documents, totals: Totals, entries: Sequence[ShardEntry]
+    output: Output,
+    options: PackOptions,
+    documents: Documents,
+    totals: Totals,
+    entries: Sequence[ShardEntry],
+    workers: int,
 ) -> Manifest | None:
     """Write the small files of a dataset and its manifest; return None if another process has just written it."""
     small = datasets_files(documents.identity, all_shard_names(len(entries)))
     files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
     if options.on_error == "skip":
         files[REJECTED] = write_rejected_list(output, documents.source.rejections)
+    totals = replace(totals, tokens_trained_truncated=trained_cut_off(documents, options, workers))
     manifest = Manifest(
         options=options, source=documents.identity, totals=totals, shards=ShardTable.of(entries), files=files
     )

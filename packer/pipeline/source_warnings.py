@@ -15,7 +15,6 @@ from packer.inputs.documents import reading
 from packer.inputs.list_checks import STRIPPED
 from packer.inputs.meanings import FIELDS, fields_counted, unread
 from packer.inputs.token_tables import MappedLists
-from packer.manifest_fields import PlanTotals
 from packer.report.plain_text import count_of
 from packer.sources.packed_rows import ROWS
 from packer.sources.read_documents import Documents
@@ -55,15 +54,6 @@ def say_packed_before(documents: Documents) -> None:
         by = " and ".join(map(repr, source.packed_by))
         held = f"{count_of(rows, 'row')} hold{'s' * (rows == 1)} {count_of(count, 'document')} by {by}"
         log.info("rows of %s were packed before: %s", source.name, held)
-
-
-def warn_of_split_chats(opened: Source, totals: PlanTotals) -> None:
-    """Log a warning if chats were split at any token, and so inside messages."""
-    if opened.holds_chats and totals.documents_split:
-        log.warning(
-            "%s longer than a row are split inside a message: choose --split-at turns, or --long drop",
-            "1 document" if totals.documents_split == 1 else f"{totals.documents_split:,} documents",
-        )
 
 
 _OF_TEXTS = {

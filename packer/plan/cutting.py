@@ -1,4 +1,4 @@
-"""Cut documents as the options say: at max_len or between turns, without those that are left out."""
+"""Cut documents as the options say: at max_len or between exchanges, without those that are left out."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from packer.column_names import NO_LOSS
 from packer.engine import DecodePool, Engine
 from packer.errors import SourceError
 from packer.inputs.documents import reading
-from packer.inputs.meanings import TURN_STARTS
-from packer.inputs.token_tables import TokenTable
+from packer.inputs.meanings import EXCHANGE_STARTS
+from packer.inputs.token_tables import TokenTable, ValueColumn
 from packer.manifest_fields import Account
 from packer.options import CutOptions, PackOptions
 from packer.plan.segments import Segments, cut_documents, documents_in
 from packer.progress import Progress, silent
-from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
 from packer.sources.read_documents import Documents
-from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of, list_lengths
+from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of
 
 _CHECKED_TOGETHER = 4 << 20  # labels
 
@@ -62,9 +61,7 @@ def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArra
     if not is_long.any():
         return
     first, count = int(is_long.argmax()), np.count_nonzero(is_long)
-    document = first
-    if ranges is not None:
-        document = int(documents_in(ranges, np.array([document]))[0])
+    document = int(_numbers(ranges, np.array([first]))[0])
     limit = f"and max_len is {options.max_len:,}"
     if options.pairs:
         raise SourceError(
@@ -79,26 +76,13 @@ def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArra
     )
 
 
+def _numbers(ranges: NDArray[np.int64] | None, local: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers in the source of documents that are numbered within some ranges of it, or by it."""
+    return local if ranges is None else documents_in(ranges, local)
+
+
 def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
     return len(tokens), int(tokens.sum(dtype=np.int64))
-
-
-def cut_table(
-    table: TokenTable,
-    options: CutOptions,
-    describe: Callable[[int], str],
-    ranges: NDArray[np.int64] | None = None,
-) -> Segments:
-    """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
-
-    Labels and the column `turn_starts` are read if the options need them. `ranges` are the documents of the source that
-    the table has, by default all.
-
-    Raises a SourceError if the options forbid a document that is too long, cannot be split at turns, or has an
-    untrained segment.
-    """
-    segments = cut_lengths_of(options, table.lengths, ranges, left_out(table, options, describe))
-    return _without_untrained(_split_at_turns(segments, table, options, describe), table, options, describe)
 
 
 def require_segments(account: Account | None, segments: int, options: CutOptions) -> Account:
@@ -125,74 +109,67 @@ def require_segments(account: Account | None, segments: int, options: CutOptions
     )
 
 
-def _split_at_turns(
-    segments: Segments, table: TokenTable, options: CutOptions, describe: Callable[[int], str]
-) -> Segments:
-    """Split long documents where turns begin, each piece as long as possible, if the options say so."""
-    documents = np.flatnonzero(segments.kept_lengths() > options.max_len)
-    if not options.split_at_turns or not len(documents):
+def _split_at_exchanges(segments: Segments, starts: ValueColumn, describe: Callable[[int], str]) -> Segments:
+    """Split long documents where exchanges begin: `starts` has lists of these places, by the number of a document."""
+    documents = np.flatnonzero(segments.kept_lengths() > segments.max_len)
+    if not len(documents):
         return segments
-    offsets, starts = _turn_starts(table, documents)
-    counts, cuts, wrong = cuts_between(table.lengths[documents], offsets, starts, options.max_len)
+    found = starts.at(_numbers(segments.ranges, documents))
+    try:
+        found = found.cast(pa.list_(pa.int32()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise SourceError(f"'{EXCHANGE_STARTS}' holds {found.type}: give lists of positions") from None
+    places = found.flatten()  # without those of null lists
+    if places.null_count:
+        raise SourceError(f"'{EXCHANGE_STARTS}' holds a null position; give those where the exchanges of a chat begin")
+    offsets = np.append(0, np.cumsum(as_numpy(found.value_lengths().fill_null(0)), dtype=np.int64))
+    lengths = segments.lengths[documents]
+    cuts = np.empty(int(2 * (lengths // segments.max_len).sum(dtype=np.int64)), np.int32)
+    counts, wrong = cuts_before(lengths, offsets, as_numpy(places), segments.max_len, cuts)
     if wrong >= 0:
-        document = int(documents[wrong])
-        turns = starts[offsets[wrong] : offsets[wrong + 1]]
-        bounds = np.concatenate([[0], turns, table.lengths[document : document + 1]])
-        where = describe(document)
-        if (np.diff(bounds) < 0).any():
-            raise SourceError(f"{where}: its '{TURN_STARTS}' are not in order inside its {bounds[-1]:,} tokens")
-        note = " (turns that the chat template does not separate count as one)" if options.tokenizer is not None else ""
-        raise SourceError(
-            f"{where} has a turn of {np.diff(bounds).max():,} tokens{note} and max_len is {options.max_len:,}: "
-            "choose a larger --max-len, --split-at tokens, or --long drop or truncate"
-        )
-    return segments.cut_at(np.repeat(documents, counts), cuts)
+        where = f"{describe(int(documents[wrong]))}: its '{EXCHANGE_STARTS}'"
+        raise SourceError(f"{where} are not in order inside its {lengths[wrong]:,} tokens")
+    return segments.cut_at(np.repeat(documents, counts), cuts[: counts.sum()])
 
 
 @jit_if_large
-def cuts_between(
-    lengths: NDArray[np.int32], offsets: NDArray[np.int64], starts: NDArray[np.int32], max_len: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Cut documents at allowed positions only, each piece as long as max_len allows.
+def cuts_before(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int32],
+    max_len: int,
+    out_cuts: NDArray[np.int32],
+) -> tuple[NDArray[np.int64], int]:
+    """Cut documents before exchanges, each piece as long as max_len allows, and longer exchanges every max_len tokens.
 
-    Document i may be cut at starts[offsets[i]:offsets[i + 1]], ascending, from 0 to its length. Of length 9 and
-    positions [2, 3, 6] with max_len 4, the cuts are 3 and 6.
+    The exchanges of document i begin at starts[offsets[i]:offsets[i + 1]], ascending, from 0 to its length. Of length
+    17 and starts [2, 3, 6] with max_len 4, the cuts are 3, 6, 10 and 14. Two consecutive pieces are longer than a row,
+    so a document has at most 2 * (length // max_len) cuts.
 
-    Returns the number of cuts of each document, int64; the positions of the cuts, int32; and the first document
-    whose allowed positions do not ascend or are too far apart, or -1.
+    Writes the positions of the cuts. Returns the number of cuts of each document, int64, and the first document whose
+    starts do not ascend, or -1.
     """
     counts = np.zeros(len(lengths), np.int64)
-    cuts = np.empty(len(starts), np.int32)
     used = 0
     for document in range(len(lengths)):
+        first = used
         begin = np.int64(0)
-        last = np.int64(0)  # last position that fits
-        before = np.int64(0)
+        last = np.int64(0)  # where the last exchange of the piece ends
         for i in range(offsets[document], offsets[document + 1] + 1):
             place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])
-            if place < before or place > lengths[document]:
-                return counts, cuts, document
-            before = place
-            if place - begin > max_len:
-                if last == begin or place - last > max_len:
-                    return counts, cuts, document
-                cuts[used] = last
-                counts[document] += 1
-                used += 1
+            if place < last or place > lengths[document]:
+                return counts, document
+            if place - begin > max_len and last > begin:
                 begin = last
+                out_cuts[used] = begin
+                used += 1
+            while place - begin > max_len:
+                begin += max_len
+                out_cuts[used] = begin
+                used += 1
             last = place
-    return counts, cuts[:used].copy(), -1
-
-
-def _turn_starts(table: TokenTable, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return (offsets, starts): the turns of documents[i] begin at starts[offsets[i]:offsets[i + 1]]."""
-    lists = table.lists_of(documents)
-    kept = KeptValues.of({TURN_STARTS: table.extra[TURN_STARTS]}, lists)
-    found = kept.column(TURN_STARTS, lists, np.zeros(len(lists), bool))
-    if found.null_count or found.values.null_count:
-        raise SourceError(f"'{TURN_STARTS}' holds a null; give every chat the positions where its turns begin")
-    offsets = np.concatenate([[0], np.cumsum(list_lengths(found))]).astype(np.int64)
-    return offsets, as_numpy(found.flatten().cast(pa.int32()))
+        counts[document] = used - first
+    return counts, -1
 
 
 def _without_untrained(
@@ -208,14 +185,14 @@ def _without_untrained(
     if not options.keeps_whole:
         documents = np.flatnonzero(segments.kept_lengths())
         lengths = segments.kept_lengths()[documents].astype(np.int64)
-        gone = documents[~_trained(table, documents, np.zeros_like(lengths), lengths)]
+        gone = documents[_trained(table, documents, np.zeros_like(lengths), lengths) == 0]
         heads = np.flatnonzero(np.isin(segments.heads, gone)) + segments.documents
         numbers = np.concatenate([gone, heads])
     else:
         numbers = segments.numbers()
         pieces = segments.locate(numbers)
         starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
-        numbers = numbers[~_trained(table, pieces["document"], starts, lengths)]
+        numbers = numbers[_trained(table, pieces["document"], starts, lengths) == 0]
     if options.untrained == "error" and len(numbers):
         where = describe(int(segments.locate(numbers[:1])["document"][0]))
         raise SourceError(
@@ -230,9 +207,9 @@ def _trained(
     documents: NDArray[np.int64],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
-) -> NDArray[np.bool_]:
-    """Return whether each segment has a trained token after its first one: bool, shape (segments,)."""
-    trained = lengths > 1
+) -> NDArray[np.int64]:
+    """Count the trained tokens of each segment after its first one: int64, shape (segments,)."""
+    trained = lengths - 1
     if table.labels is None:
         return trained
     lists = table.lists_of(documents)
@@ -250,7 +227,7 @@ def _trained(
         bad = gather(columns["labels"].addresses, spans, NO_LOSS, labels)
         if bad < 0:  # labels out of range are reported when their rows are written
             labels[places] = NO_LOSS
-            trained[part] = count_trained(places, lengths[part], labels) > 0
+            trained[part] = count_trained(places, lengths[part], labels)
         first = last
     return trained
 
@@ -275,29 +252,41 @@ class SegmentReader:
     lengths: NDArray[np.int32] | None = None
     """(documents,) tokens of each document, in memory or mapped; None if they are looked up in the source."""
 
+    starts: ValueColumn | None = None
+    """Where the exchanges of chats begin, if there is no source but that is known."""
+
     def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges, (first document, one after the last), one range after the other.
 
         `ranges` is int64, of shape (ranges, 2), ascending. Raises a SourceError for a document that the options forbid.
         """
-        lengths = self.read_lengths(ranges)
-        if self.source is None or not self.options.reads_to_cut:
-            return cut_lengths_of(self.options, lengths, ranges)
-        source, documents = self.source, documents_in(ranges, np.arange(len(lengths)))
-        part = replace(source.table, lengths=lengths, lists=documents)
-        return cut_table(part, self.options, lambda local: source.describe(int(documents[local])), ranges)
+        return self._cut(self.read_lengths(ranges), ranges)
 
     def all_segments(self) -> Segments:
         """Cut all documents; raise a SourceError if nothing is left to pack, and as `segments` does."""
         lengths = self.lengths
         if lengths is None:
             lengths = self.read_lengths(np.array([[0, self.documents]]))
-        if self.source is None or not self.options.reads_to_cut:
-            segments = cut_lengths_of(self.options, lengths)
-        else:
-            segments = cut_table(replace(self.source.table, lengths=lengths), self.options, self.source.describe)
+        segments = self._cut(lengths)
         require_segments(segments.account, int(segments.histogram.sum()), self.options)
         return segments
+
+    def _cut(self, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None = None) -> Segments:
+        """Cut documents of these lengths, by default all; labels and contents are read if the options need them."""
+        options, source, table = self.options, self.source, None
+
+        def describe(local: int) -> str:
+            document = int(_numbers(ranges, np.array([local]))[0])
+            return f"document {document}" if source is None else source.describe(document)
+
+        if source is not None and options.reads_to_cut:
+            table = replace(source.table, lengths=lengths, lists=_numbers(ranges, np.arange(len(lengths))))
+        gone = None if table is None else left_out(table, options, describe)
+        segments = cut_lengths_of(options, lengths, ranges, gone)
+        starts = self.starts if source is None else source.table.extra.get(EXCHANGE_STARTS)
+        if starts is not None and options.splits_at_exchanges:
+            segments = _split_at_exchanges(segments, starts, describe)
+        return segments if table is None else _without_untrained(segments, table, options, describe)
 
     def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the lengths of the documents of some ranges: int32, in their order."""
@@ -340,6 +329,22 @@ def each_chunk(
 
     with closing(DecodePool(threads)) as pool:
         yield from pool.in_order(read, range(first, last, CHUNK))
+
+
+def trained_cut_off(documents: Documents, options: PackOptions, threads: int) -> int | None:
+    """Count the trained tokens that truncation cuts off; None without it, or if no labels say what is trained."""
+    if options.long != "truncate" or not options.labels or documents.table.labels is None:
+        return None
+    options = replace(options, untrained="keep")  # also of documents that are then left out
+    reader = SegmentReader(options=options, documents=documents.identity.documents, source=documents)
+
+    def counted(segments: Segments) -> NDArray[np.int64]:
+        kept = segments.kept_lengths().astype(np.int64)
+        cut = np.flatnonzero((kept > 0) & (kept < segments.lengths))
+        starts = kept[cut] - 1  # the first token of a segment is not counted
+        return _trained(documents.table, _numbers(segments.ranges, cut), starts, segments.lengths[cut] - starts)
+
+    return sum(int(chunk.values.sum()) for chunk in each_chunk(reader, counted, threads))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import prepare_for
 from packer.checkpoints import Checkpoints
 from packer.engine import Engine
+from packer.inputs.token_tables import ValueColumn
 from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader
 from packer.plan.order_plan import plan_in_order
@@ -62,16 +63,18 @@ def plan_lengths(
     options: PackOptions,
     *,
     values: DocumentValues = DocumentValues(),  # noqa: B008 (immutable)
+    starts: ValueColumn | None = None,
     threads: int = 1,
     progress: Progress = silent,
 ) -> Plan:
     """Plan the rows that `pack` makes with the same options, from the lengths of documents, without writing anything.
 
-    `values` are needed if options name columns for groups or limits. Errors are those of `plan_documents`.
+    `values` are needed if options name columns for groups or limits; `starts` are those of exchanges, if
+    known. Errors are those of `plan_documents`.
     """
     prepare_for(documents=len(lengths))
     planning = Planning(
-        reader=SegmentReader(options=options, documents=len(lengths), lengths=lengths),
+        reader=SegmentReader(options=options, documents=len(lengths), lengths=lengths, starts=starts),
         rows_per_shard=RowFormat.of(options).rows_in(options.shard_size),
         engine=Engine(workers=threads),
         progress=progress,

@@ -140,16 +140,19 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
     if manifest.options.index_only and manifest.source.labels:
         return  # which tokens are trained is in the source
-    yield from trained_faults(entry, found.trained, found.untrained_segments)
+    yield from trained_faults(entry, found)
 
 
-def trained_faults(entry: ShardEntry, trained: int, untrained: int) -> Iterator[str]:
-    """Yield a sentence for each count of a shard's entry that differs: trained tokens, and segments without any."""
-    if trained != entry.trained:
-        yield f"{entry.file} has {trained:,} trained tokens, the manifest says {entry.trained:,}"
-    if untrained != entry.untrained_segments:
-        expected = entry.untrained_segments
+def trained_faults(entry: ShardEntry, found: Counts) -> Iterator[str]:
+    """Yield a sentence for each count of what is trained in a shard that differs from its entry."""
+    if found.trained != entry.trained:
+        yield f"{entry.file} has {found.trained:,} trained tokens, the manifest says {entry.trained:,}"
+    if found.untrained_segments != entry.untrained_segments:
+        untrained, expected = found.untrained_segments, entry.untrained_segments
         yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
+    if found.trained_later != entry.trained_later:
+        later, expected = found.trained_later, entry.trained_later
+        yield f"{entry.file} has {later:,} trained tokens in later pieces, the manifest says {expected:,}"
 
 
 def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> Counts:
@@ -159,7 +162,7 @@ def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) ->
         trained = segments.lengths - 1
     elif "labels" in batch.schema.names:
         trained = count_trained(segments.places, segments.extents, as_numpy(batch["labels"].flatten()))
-    return Counts.of(segments.lengths, trained)
+    return Counts.of(segments.starts, segments.lengths, trained)
 
 
 def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
@@ -249,14 +252,14 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 
     The checksum covers everything else in a manifest that could contradict itself.
     """
-    sums = {
-        name: int(manifest.shards.column(name).sum()) for name in ("rows", "tokens", "trained", "untrained_segments")
-    }
+    named = ("rows", "tokens", "trained", "untrained_segments", "trained_later")
+    sums = {name: int(manifest.shards.column(name).sum()) for name in named}
     counted = {
         "rows": sums["rows"],
         "tokens_packed": sums["tokens"],
         "tokens_trained": sums["trained"],
         "segments_untrained": sums["untrained_segments"],
+        "tokens_trained_later": sums["trained_later"],
         "efficiency": sums["tokens"] / (sums["rows"] * manifest.max_len),
     }
     yield from differences(manifest.totals, counted, "the shards")

@@ -191,7 +191,7 @@ def key_of(manifest: Manifest) -> str:
 
 
 _DIGITS = 32  # of a hash, hexadecimal
-_LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "bytes": 0}
+_LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "trained_later": 0, "bytes": 0}
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)

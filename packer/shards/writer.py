@@ -52,13 +52,19 @@ class Counts(NamedTuple):
     untrained_segments: int = 0
     """Segments without a trained token; 0 if no labels are written."""
 
+    trained_later: int = 0
+    """Trained tokens in segments that do not begin their document."""
+
     @classmethod
-    def of(cls, lengths: NDArray[np.int64], trained: NDArray[np.integer[Any]] | None) -> Counts:
-        """Return the counts of segments, given the tokens of each, and the trained ones unless there are no labels."""
+    def of(
+        cls, starts: NDArray[np.int64], lengths: NDArray[np.int64], trained: NDArray[np.integer[Any]] | None
+    ) -> Counts:
+        """Return the counts of segments that start here, given the tokens of each, and the trained ones if known."""
         tokens = int(lengths.sum())
         if trained is None:
             return cls(tokens)
-        return cls(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)))
+        later = int(trained[starts > 0].sum())
+        return cls(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)), later)
 
 
 TokenColumns: TypeAlias = Mapping[str, TokenColumn]
@@ -161,7 +167,7 @@ def build_batch(
     else:
         arrays, trained = _token_arrays(rows, lists, source, row_format)
     arrays += _segment_arrays(rows, kept, row_format)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts.of(rows.lengths, trained)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts.of(rows.starts, rows.lengths, trained)
 
 
 def _token_arrays(

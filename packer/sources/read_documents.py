@@ -146,5 +146,5 @@ def _extra(documents: Documents, columns: Mapping[str, Sequence[pa.Array]]) -> d
         except DocumentError as fault:  # with the first document that does not fit
             raise SourceError(f"{documents.describe(fault.row)}: {fault.message}") from None
     if source.numbers_records:
-        extra[RECORD_IDS] = pa.chunked_array([as_arrow(np.cumsum(as_numpy(extra[ANSWER]) == 0) - 1)])
+        extra[RECORD_IDS] = pa.chunked_array([as_arrow(np.cumsum(as_numpy(extra[ANSWER].combine_chunks()) == 0) - 1)])
     return extra

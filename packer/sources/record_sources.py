@@ -81,7 +81,6 @@ def source_of_records(
         fields=tuple(dict.fromkeys(chain.from_iterable(reader.names for reader in readers))),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id if encoder is None else encoder.pad_id,
-        holds_chats=encoder is not None and encoder.identity.chat_template is not None,
     )
 
 

@@ -89,9 +89,6 @@ class Source:
     pad_id: int | None = None
     """Padding or end-of-sequence token of the tokenizer; None if unknown."""
 
-    holds_chats: bool = False
-    """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
-
     packed_by: tuple[str, ...] = ()
     """Columns by which rows that were packed before are divided into documents; empty if records are documents."""
 

@@ -15,7 +15,7 @@ from packer.inputs.column_types import is_json, refuse_twins
 from packer.inputs.documents import COLUMNS, DocumentError
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
-from packer.inputs.meanings import DESIRABLE, OF_CHATS, OF_PROMPTS, TURN_STARTS, refusal
+from packer.inputs.meanings import DESIRABLE, EXCHANGE_STARTS, OF_CHATS, OF_PROMPTS, refusal
 from packer.inputs.python_values import python_values
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
@@ -35,22 +35,23 @@ def open_text(found: Found, options: ReadOptions) -> Source:
     exists. A preference pair makes a tree of two documents. It is read from `chosen`, `rejected` and, if it exists,
     `prompt`, or from the columns that the options name.
 
-    Columns to keep have a value for each document. So has the column "turn_starts", with the tokens at which turns
-    of chats begin, unless it is known that documents are not split there.
+    Columns to keep have a value for each document. So has the column "exchange_starts", with the tokens at which
+    exchanges of chats begin, unless it is known that documents are not split there.
     """
     keep, pairs = options.value_columns, options.pairs
     refuse_masks(keep)
-    if TURN_STARTS in keep:
-        raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
+    if EXCHANGE_STARTS in keep:
+        raise PackerError(f"keep {EXCHANGE_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     readers = readers_of(found)
     records = _common_records(readers, found.name, options.text_column, pairs=pairs)
     if options.chat_template is not None and not records.conversational:
         records = as_chats(records, found.name)
-    at_turns = options.split_at_turns
-    turns = at_turns is not False and records.conversational and not pairs
-    if at_turns and not turns:
-        raise PackerError(f"--split-at is turns, and {found.name} holds texts, not chats: leave it out")
-    encoder = Encoder(options, records, turns=turns)
+    if options.needs_exchanges and not records.conversational:
+        raise PackerError(f"--split-at is exchanges, and {found.name} holds texts, not chats: leave it out")
+    splits = options.splits_at_exchanges
+    # tokens of prompts and completions, each of them one exchange, may be packed with those of chats
+    exchanges = records.conversational if splits else splits is None and records.kind != "text"
+    encoder = Encoder(options, records, exchanges=exchanges and not pairs)
     if options.share_prefixes and encoder.documents_per_record == 1:
         raise PackerError(
             f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "

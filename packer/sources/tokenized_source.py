@@ -18,7 +18,7 @@ from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usua
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
 from packer.inputs.loss_columns import Fields, loss_columns, mask_of_numbers, names_of
-from packer.inputs.meanings import ATTENTION, BOUNDS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, TURN_STARTS, refusal
+from packer.inputs.meanings import ATTENTION, BOUNDS, EXCHANGE_STARTS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, refusal
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
 from packer.sources.find_source import first_fields, for_each_file
@@ -32,8 +32,8 @@ from packer.token_memory import list_lengths
 def open_tokens(found: Found, options: ReadOptions) -> Source:
     """Open a tokenized dataset: find its columns, without reading the documents.
 
-    Only a labels column named "labels" may be missing. If documents are split at turns, the column "turn_starts", with
-    the tokens at which turns of chats begin, is kept, too.
+    Only a labels column named "labels" may be missing. The column "exchange_starts", with the tokens at which exchanges
+    of chats begin, is read if documents may be split there.
 
     Records of several documents, such as preference pairs, are opened by `open_records`.
     """
@@ -50,7 +50,7 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
             f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
             "`packer tokenize` wrote"
         )
-    read = _with_masks(_columns_of(options), fields, found.name)
+    read = _with_masks(_columns_of(options, names), fields, found.name)
     rows = row_columns(found, names, read, _without(read, read.masks))
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
 
@@ -63,8 +63,10 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     columns = columns._replace(widths=usual_widths(opened, columns.per_token))
     if rows is not None and not all(are_documents(each, rows) for each in opened):
-        if TURN_STARTS in columns.extra:
-            raise PackerError(f"--split-at is turns, and {found.name} holds rows of several documents: leave it out")
+        if EXCHANGE_STARTS in columns.extra:
+            raise PackerError(
+                f"{found.name} holds rows of several documents, and '{EXCHANGE_STARTS}': remove the latter"
+            )
         inputs = tuple(with_documents(each, rows._replace(documents=columns)) for each in opened)
         columns = columns._replace(extra=(*columns.extra, ROW_DOCUMENT))
     else:
@@ -78,7 +80,6 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
         fields=tuple(fields),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id,
-        holds_chats=TURN_STARTS in names,
     )
 
 
@@ -95,10 +96,11 @@ def _opened(found: Found, wanted: Columns, *, skips: bool) -> list[Input]:
     return [replace(each, skips=True) for each in opened if isinstance(each, DecodedInput)] if skips else opened
 
 
-def _columns_of(options: ReadOptions) -> Columns:
-    """Return the columns that the options name."""
+def _columns_of(options: ReadOptions, names: Sequence[str]) -> Columns:
+    """Return the columns that the options name, and the starts of exchanges if they are there, or must be."""
     keep, per_token = options.value_columns, options.keep_tokens
-    places = (TURN_STARTS,) if options.split_at_turns and TURN_STARTS not in keep else ()
+    is_read = options.splits_at_exchanges and (options.needs_exchanges or EXCHANGE_STARTS in names)
+    places = (EXCHANGE_STARTS,) if is_read and EXCHANGE_STARTS not in keep else ()
     return Columns(
         options.input_column,
         options.labels_column,

@@ -58,28 +58,27 @@ class ChatTemplate:
         own = [sources, *ends] if ends else sources
         return own if self._other is None else [own, self._other.content]
 
-    def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> MarkedText:
-        """Render a chat; find the characters that are trained and, if asked for, where its messages begin.
+    def locate(self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False) -> MarkedText:
+        """Render a chat; find the characters that are trained and, if asked for, where its exchanges begin.
 
-        A message begins where the rendering of those before it ends, if the whole begins with that. Otherwise it does
-        not begin a turn: the template writes it into what comes before (answers of several tools, a system prompt), or
-        rewrites that. With `train_on` "completion", all that follows the first `chat.first` messages is trained. A
-        DocumentError is raised if the places cannot be found exactly.
+        An exchange begins where the template has written the message before it. If that is not known from the rendering
+        of the whole, the chat counts as one exchange. With `train_on` "completion", all that follows the first
+        `chat.first` messages is trained. A DocumentError is raised if what is trained cannot be found exactly.
         """
         if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
-            located = self._other.locate(chat, train_on, turns=turns)
+            located = self._other.locate(chat, train_on, exchanges=exchanges)
             answers = sum(message["role"] == "assistant" for message in chat.messages)
             return located._replace(counted=(*located.counted, "stood in")) if answers > 1 else located
         if not chat.messages:
-            return MarkedText("", None if train_on == "all" else [], [] if turns else None)
+            return MarkedText("", None if train_on == "all" else [], [] if exchanges else None)
         chat, leaves_out_calls = self._calls.fit(self.templates.with_joined_parts(chat))
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
-        if turns or train_on == "assistant" or chat.masked:
-            ends = turns or bool(chat.masked or chat.required) or not is_tagged
+        firsts = chat.exchanges() if exchanges else []
+        if firsts or train_on == "assistant" or chat.masked:
+            ends = bool(firsts or chat.masked or chat.required) or not is_tagged
             one = render_with_ends(self.templates, chat, ends=ends)
         else:
             one = RenderedChat(chat, self.templates.render(chat))
-        starts = self._turn_starts(one) if turns else None
         trained: list[Span] | None
         if train_on == "all":
             trained = None
@@ -89,22 +88,19 @@ class ChatTemplate:
             trained = self._tagged(one)
         else:
             trained = self._answers(one)
+        starts = self._exchange_starts(one, firsts, trained if train_on == "assistant" else None) if exchanges else None
         text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
         if trained and chat.partly:
             trained = _without(trained, untrained_parts(self.templates, one, train_on, self._stand_ins.choice))
         counted = [f"unread {name}" for name in self.templates.unread(chat)] + ["unwritten"] * leaves_out_calls
         return MarkedText(text, trained, starts, unstopped, counted=tuple(counted))
 
-    def _turn_starts(self, one: RenderedChat) -> list[int]:
-        chat, text, starts = one.chat, one.text, [0]
-        if one.ends is not None:
-            starts += one.ends[:-1]
-        elif not self._prompts.of(chat).always:  # a prompt after every beginning would count as a part of it
-            for count in range(1, len(chat.messages)):
-                before = self.templates.attempt(chat, chat.messages[:count])
-                if isinstance(before, str) and text.startswith(before) and starts[-1] < len(before):
-                    starts.append(len(before))
-        return sorted({*starts} - {len(text)}) or [0]
+    def _exchange_starts(self, one: RenderedChat, firsts: list[int], answers: list[Span] | None) -> list[int]:
+        """Find the characters with which exchanges begin; `answers` of a template may end with the next message."""
+        starts, spans = {0}, [] if one.ends is not None else answers or []
+        for place in (one.places[at - 1] for at in firsts) if one.places is not None else ():
+            starts.add(next((end for begin, end in spans if begin < place < end), place))
+        return sorted(starts - {len(one.text)})
 
     def _tagged(self, one: RenderedChat) -> list[Span]:
         """Find what the template's tags enclose, after the prompt."""

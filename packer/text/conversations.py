@@ -37,6 +37,7 @@ Message = dict[str, Any]
 IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see docs/how-to/images.md"
 """Remedy for documents that are not text alone."""
 _ASKED, _ANSWERED = names("message", "prompt", "completion")
+_ASKING = {"system", "developer", "user"}
 
 
 def record_error(message: str, reason: Reason) -> DocumentError:
@@ -76,6 +77,20 @@ class Chat:
         turns = [at for at, message in messages if message["role"] == "assistant" and at not in self.masked]
         ending = [replace(self, messages=self.messages[: turn + 1], first=turn) for turn in turns if turn >= self.first]
         return [replace(chat, masked=frozenset()) for chat in ending] or [replace(self, messages=[], first=0)]
+
+    def exchanges(self) -> list[int]:
+        """Return the numbers of the messages with which exchanges begin, without that of the first exchange.
+
+        An exchange begins with messages of the user, and of the system beside these, that follow another message.
+        """
+        firsts, first = list[int](), 0
+        for at, message in enumerate(self.messages):
+            role = message["role"]
+            if role not in _ASKING:
+                first = at + 1
+            elif role == "user" and first and first not in firsts[-1:]:
+                firsts.append(first)
+        return firsts
 
     def name_of(self, turn: int) -> str:
         """Return the name of a message in errors: "message 1 (assistant)"."""

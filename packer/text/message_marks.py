@@ -56,9 +56,11 @@ class RenderedChat:
 
     chat: Chat
     text: str
+    places: list[int] | None = None
+    """Ends of what the template writes for its first message, its first two, ... in this text; None if not known."""
     ends: list[int] | None = None
-    """Ends of the renderings of its first message, its first two, ... in the text; None if not known from this
-    rendering."""
+    """The same, if chats of the first message, the first two, ... alone are rendered to these beginnings of the text;
+    None if that is not known from this rendering."""
     behind: str | None = None
     """Text that the template writes after the last message; None if not known from this rendering."""
     generated: list[tuple[int, int]] | None = None
@@ -76,7 +78,7 @@ def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, 
         return RenderedChat(chat, templates.render(chat, prompt=prompt))
     tags, in_place = _count_tags(source)
     is_tagged = 0 < tags == in_place  # so that nothing in the template reads what they enclose
-    copy = _with_end_marks(source, marked=is_tagged) if ends else None
+    copy, is_exact = _with_end_marks(source, marked=is_tagged) if ends else (None, False)
     progress, marked = Progress(), None
     if copy is not None:
         messages = WatchedMessages(chat.messages, progress)
@@ -84,22 +86,23 @@ def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, 
     places, behind, generated = None, None, None
     if isinstance(marked, str):
         untagged = marked.replace(BEGIN_GENERATED, "").replace(END_GENERATED, "")
-        places, behind = _places(untagged, progress, len(chat.messages))
+        places, written = _places(untagged, progress, len(chat.messages))
+        behind, is_exact = written if is_exact else None, is_exact and not (progress.looked_ahead or written)
         text = marked.replace(_START, "").replace(_END, "")
     else:  # a template that refuses watched messages may take a list
         text = templates.render(chat, prompt=prompt, marked=is_tagged)
     if is_tagged:
         text, generated = split_at_marks(text)
-    return RenderedChat(chat, text, places, behind, generated)
+    return RenderedChat(chat, text, places, places if is_exact else None, behind, generated)
 
 
 @lru_cache(64)
-def _with_end_marks(source: str, *, marked: bool) -> Template | None:
+def _with_end_marks(source: str, *, marked: bool) -> tuple[Template | None, bool]:
     """Compile a copy of a template that writes marks before its last loop and after every message in that.
 
     Without these, its text is that of the template, with marks around what {% generation %} encloses if `marked`. None
-    if the template has another form: what comes after the loop must be the same after every message, and only there
-    may the generation prompt be asked for.
+    if the template has another form. Also return whether what comes after the loop is the same after every message, and
+    only there the generation prompt is asked for, so that a chat of the first messages may begin with the same text.
     """
     try:
         tree = parsed(source, marked=marked)
@@ -107,18 +110,18 @@ def _with_end_marks(source: str, *, marked: bool) -> Template | None:
         at = max((at for at, node in enumerate(tree.body) if isinstance(node, nodes.For)), default=None)
         prints = any(node.name == "pprint" for node in tree.find_all(nodes.Filter))  # lists, and no other sequences
         if at is None or any(tree.find_all(_OTHER_SOURCES)) or prints:
-            return None
+            return None, False
         loop, before, after = tree.body[at], nodes.Template(tree.body[: at + 1]), nodes.Template(tree.body[at + 1 :])
         stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
         asks_early = any(name.name == "add_generation_prompt" for name in before.find_all(nodes.Name))
         is_same_after = {name.name for name in after.find_all(nodes.Name)} <= _AFTER - stored
-        if not isinstance(loop, nodes.For) or loop.else_ or loop.recursive or asks_early or not is_same_after:
-            return None
+        if not isinstance(loop, nodes.For) or loop.else_ or loop.recursive:
+            return None, False
         watch_loop(loop, _END)
         tree.body.insert(at, text_node(_START))
-        return compiled_tree(tree, marked=marked)
+        return compiled_tree(tree, marked=marked), is_same_after and not asks_early
     except (TemplateError, RecursionError):
-        return None
+        return None, False
 
 
 def _is_default(node: nodes.Node) -> bool:
@@ -128,16 +131,13 @@ def _is_default(node: nodes.Node) -> bool:
 
 
 def _places(marked: str, progress: Progress, count: int) -> tuple[list[int] | None, str | None]:
-    """Return where the messages end in a text, if that is known, and what comes after the last one.
-
-    A rendering of the first messages ends there only if it would have nothing after the loop.
-    """
+    """Return where the messages end in a text, if that is known, and what comes after the last one."""
     head, _, body = marked.rpartition(_START)
     *pieces, behind = body.split(_END)
     if progress.left_out + len(pieces) != count:
         return None, None
     ends = [len(head)] * progress.left_out + [*accumulate(map(len, pieces), initial=len(head))][1:]
-    return None if progress.looked_ahead or behind else ends, behind
+    return ends, behind
 
 
 @lru_cache(64)

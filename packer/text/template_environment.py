@@ -63,7 +63,18 @@ def text_node(text: str) -> nodes.Node:
 def watch_loop(loop: nodes.For, mark: str) -> None:
     """Let a loop over `WatchedMessages` note its progress, and write a mark after each message."""
     loop.iter = _filtered(loop.iter, "begin_messages")
-    loop.body.append(nodes.Output([_filtered(nodes.Const(mark), "end_message")]))
+    end = nodes.Output([_filtered(nodes.Const(mark), "end_message")])
+    _insert_before_continue(loop.body, end)
+    loop.body.append(end)
+
+
+def _insert_before_continue(body: list[nodes.Node], end: nodes.Node) -> None:
+    for at, node in reversed([*enumerate(body)]):
+        if isinstance(node, nodes.Continue):
+            body.insert(at, end)
+        elif isinstance(node, nodes.If):
+            for part in (node.body, node.else_, *(each.body for each in node.elif_)):
+                _insert_before_continue(part, end)
 
 
 def _filtered(node: nodes.Node, name: str) -> nodes.Filter:

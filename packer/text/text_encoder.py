@@ -23,10 +23,10 @@ from packer.inputs.documents import Batch, DocumentError
 from packer.inputs.list_checks import as_lists, joined_batches
 from packer.inputs.meanings import (
     DESIRABLE,
+    EXCHANGE_STARTS,
     FIELDS,
     PLACEHOLDERS,
     REASONING,
-    TURN_STARTS,
     Place,
     counted_fields,
     fields_counted,
@@ -73,13 +73,14 @@ class Encoder:
 
     Text is tokenized whole: a document's tokens are those of `tokenizer(text)` with an end-of-sequence token, and those
     of a chat are what `apply_chat_template` gives. A token that reaches across the place where training begins or ends
-    is trained, and its document is counted as straddling. A turn begins with the token that holds its first character.
+    is trained, and its document is counted as straddling. An exchange begins with the token that holds its first
+    character.
 
-    With `turns`, it also finds where the turns of chats begin. A PackerError is raised if the tokenizer cannot be
-    opened, has no chat template or end token, or `train_on` does not fit the records.
+    With `exchanges`, it also finds where the exchanges of chats begin. A PackerError is raised if the tokenizer cannot
+    be opened, has no chat template or end token, or `train_on` does not fit the records.
     """
 
-    def __init__(self, options: ReadOptions, records: Records, *, turns: bool = False) -> None:
+    def __init__(self, options: ReadOptions, records: Records, *, exchanges: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
             fitting = tuple(choice for choice in fitting if choice not in ("assistant", "each-answer"))
@@ -89,15 +90,14 @@ class Encoder:
                 f"--train-on {self.train_on} does not fit documents of {'+'.join(records.columns)}: "
                 f"choose {' or '.join(fitting)}"
             )
-        assert records.conversational or not turns, "only chats have turns"
         self.records = records
         each = 2 if records.kind == "pair" else 1
         self.documents_per_record = None if self.train_on == "each-answer" else each
         """Number of documents that a record makes: 2 for preference pairs, None if each answer is one, otherwise 1."""
         self.has_labels = self.train_on != "all"
         """Whether `encode` returns labels, because some tokens are not trained."""
-        self.has_turns = turns
-        """Whether `encode` returns where the turns of chats begin."""
+        self.has_exchanges = exchanges
+        """Whether `encode` returns where the exchanges of chats begin."""
         assert options.tokenizer is not None
         tokenizer = open_tokenizer(options.tokenizer)
         self._tokens = TextTokens(tokenizer)
@@ -129,7 +129,8 @@ class Encoder:
 
         An empty record has no tokens. The answers of preference pairs are documents in turn: chosen, rejected, chosen,
         ... So are those of a chat, if each is a document. Tokens that are not trained have the label -100. The column
-        "turn_starts" has the tokens with which the turns of chats begin, ascending from 0. These are counted:
+        "exchange_starts" has the tokens with which the exchanges of chats begin, ascending from 0; none for other
+        texts. These are counted:
 
         straddling    documents in which a token holds characters on both sides of where training begins or ends
         untrained     documents that have tokens, none of them trained
@@ -172,7 +173,7 @@ class Encoder:
     def empty_documents(self, count: int) -> Batch:
         """Return documents of one record without tokens."""
         nothing = _list_array(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))
-        extra = {TURN_STARTS: nothing} if self.has_turns else {}
+        extra = {EXCHANGE_STARTS: nothing} if self.has_exchanges else {}
         labels = nothing if self.has_labels else None
         return Batch(nothing, labels, 0, extra, records=np.zeros(count, np.int64))
 
@@ -201,14 +202,14 @@ class Encoder:
         )
 
     def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
-        """Tokenize texts, and turn places in them into labels and starts of turns."""
-        tokens = self._tokens.encode(texts, places=self.has_labels or self.has_turns)
+        """Tokenize texts, and turn places in them into labels and starts of exchanges."""
+        tokens = self._tokens.encode(texts, places=self.has_labels or self.has_exchanges)
         if self.records.kind == "pair":
             begin_together(texts, tokens, self._tokens)
         ids, bounds, fronts = self._with_ends(tokens.ids, tokens.ends)
         spans = np.array([len(text.trained or ()) for text in texts])
-        turns = np.array([len(text.turn_starts or ()) for text in texts])
-        is_of_span = np.repeat(np.tile([True, False], len(texts)), np.column_stack([2 * spans, turns]).ravel())
+        exchanges = np.array([len(text.exchange_starts or ()) for text in texts])
+        is_of_span = np.repeat(np.tile([True, False], len(texts)), np.column_stack([2 * spans, exchanges]).ravel())
         labels, extra = None, {}
         straddling = untrained = 0
         if self.has_labels:
@@ -217,8 +218,8 @@ class Encoder:
             labels = _list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))
             counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
             untrained = int(((counts == 0) & (np.diff(bounds) > 0)).sum())
-        if self.has_turns:
-            extra[TURN_STARTS] = _turn_starts(tokens.places.tokens[~is_of_span], turns)
+        if self.has_exchanges:
+            extra[EXCHANGE_STARTS] = _starts(tokens.places.tokens[~is_of_span], exchanges)
         return Batch(
             _list_array(bounds, ids),
             labels,
@@ -268,7 +269,7 @@ class Encoder:
             chats = chat.each_answer() if self.train_on == "each-answer" else [chat]
         train_on: TrainOn = "completion" if self.train_on == "each-answer" else self.train_on
         for chat in chats:
-            located = self._template.locate(chat, train_on, turns=self.has_turns)
+            located = self._template.locate(chat, train_on, exchanges=self.has_exchanges)
             text_of(located.text, "the rendered conversation")
             holds_special = _hold_special(chat.messages, self._special)
             yield located._replace(holds_special=holds_special, messages=chat.messages)
@@ -393,8 +394,8 @@ def _mask(
     return np.cumsum(changes)[:-1] > 0, len(np.unique(owners[inside.any(axis=1)]))
 
 
-def _turn_starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArray:
-    """Make lists of the tokens with which turns begin, each named once; `counts` are the turns of each document."""
+def _starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArray:
+    """Make lists of the tokens with which exchanges begin, each named once; `counts` are those of each document."""
     owners = np.repeat(np.arange(len(counts)), counts)
     is_new = np.ones(len(tokens), np.bool_)
     is_new[1:] = (owners[1:] != owners[:-1]) | (tokens[1:] != tokens[:-1])

@@ -38,13 +38,13 @@ Span = tuple[int, int]
 
 
 class MarkedText(NamedTuple):
-    """A document as text, with the places of what is trained and of its messages, in characters."""
+    """A document as text, with the places of what is trained and of its exchanges, in characters."""
 
     text: str
     trained: list[Span] | None = None
     """What is trained, in order; None if everything is."""
-    turn_starts: list[int] | None = None
-    """Starts of messages, ascending from 0; None if not requested. Text before the first message belongs to it."""
+    exchange_starts: list[int] | None = None
+    """Starts of exchanges, ascending from 0; None if not requested. Text before the first one belongs to it."""
     unstopped: int = 0
     """Number of answers that end without a trained stop token."""
     holds_special: bool = False
@@ -58,8 +58,8 @@ class MarkedText(NamedTuple):
 
     @property
     def places(self) -> list[int]:
-        """Starts and ends of what is trained, alternately, and then the starts of messages."""
-        return [*chain.from_iterable(self.trained or ()), *(self.turn_starts or ())]
+        """Starts and ends of what is trained, alternately, and then the starts of exchanges."""
+        return [*chain.from_iterable(self.trained or ()), *(self.exchange_starts or ())]
 
 
 class TokenPlaces(NamedTuple):

@@ -23,14 +23,23 @@ def message_ends(render, messages):
     return [len(part) if part is not None and whole.startswith(part) else None for part in parts]
 
 
-def turn_starts(render, messages):
-    """The characters with which messages begin that are known to begin where those before them end."""
+def exchanges(messages):
+    """The messages with which exchanges begin, without the first exchange: a question, with systems beside it."""
+    asking = ("system", "developer", "user")
+    found = []
+    for at, message in enumerate(messages):
+        first = at
+        while first and messages[first - 1]["role"] in asking:
+            first -= 1
+        if message["role"] == "user" and first and first not in found:
+            found.append(first)
+    return found
+
+
+def exchange_starts(render, messages):
+    """By message with which an exchange begins: its character, where a rendering of those before shows it, or None."""
     ends = message_ends(render, messages)
-    starts = [0]
-    for end in ends[:-1]:
-        if end is not None and starts[-1] < end < ends[-1]:
-            starts.append(end)
-    return starts
+    return {first: ends[first - 1] for first in exchanges(messages)}
 
 
 def assistant_characters(render, messages, masked=()):

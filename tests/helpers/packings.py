@@ -40,7 +40,7 @@ class Packing:
         try:
             return packer.pack(path, out, sync=False, workers=1, **self.options)
         except SourceError as error:
-            reasons = "nothing to pack", "is null in every", "has a turn", "longer)", "empty dataset", "is trained"
+            reasons = "nothing to pack", "is null in every", "longer)", "empty dataset", "is trained"
             if not any(reason in str(error) for reason in reasons):
                 raise
             return None
@@ -93,7 +93,7 @@ def packings(draw) -> Packing:
     if algorithm != "wrapped":
         options["align"] = align
     if algorithm != "wrapped" and long == "split":
-        options["split_at"] = draw(st.sampled_from(["tokens", "turns"]))
+        options["split_at"] = draw(st.sampled_from(["tokens", "exchanges", None]))
     if algorithm not in ("sequential", "wrapped") and draw(st.booleans()):
         options["group_by"] = "source"
         options["keep"] = draw(st.sampled_from([[], ["source"]]))
@@ -104,9 +104,9 @@ def packings(draw) -> Packing:
         columns["source"] = draw(
             st.lists(st.sampled_from(["a", "b", "c", None]), min_size=len(lengths), max_size=len(lengths))
         )
-    if options.get("split_at") == "turns":
-        step = draw(st.integers(1, max_len))
-        columns["turn_starts"] = [list(range(0, length, step)) for length in lengths]
+    if options.get("split_at") == "exchanges" or draw(st.booleans()):
+        step = draw(st.integers(1, 2 * max_len))
+        columns["exchange_starts"] = [list(range(0, length, step)) for length in lengths]
     has_types = set(columns) <= {"input_ids", "labels"}  # the first line may have nulls in other columns
     kind = draw(st.sampled_from(["arrow", "parquet", "jsonl"] if has_types else ["arrow", "parquet"]))
     return Packing(columns=columns, kind=kind, options=options)
