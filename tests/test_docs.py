@@ -14,7 +14,7 @@ from tests.helpers.chromium import open_chromium, set_screen
 from tests.helpers.design_page import names_in
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "findings/README.md"]
 """Pages outside docs/, which Sphinx does not build."""
 
 FENCED = re.compile(r"^ *(`{3,}).*?^ *\1$", re.MULTILINE | re.DOTALL)
