@@ -38,7 +38,7 @@ except RuntimeError as error:
     print(f"raised: {error}")
 after = store.get_file_info("bucket/shard").size
 server.stop()
-print(f"pyarrow {pa.__version__}: bucket/shard had {before:,} bytes before the failed write, and has {after:,} after it")
+print(f"pyarrow {pa.__version__}: an object had {before:,} bytes before the failed write, and has {after:,} after it")
 if (before, after) != (8_000_000, 6_000_000):
     sys.exit("changed: the failed write used to replace the object")
 END

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Expected: what pyarrow writes to Parquet, the same pyarrow reads back.
-# Found: pyarrow 25 writes a column of fixed-size lists with a null among them, without an error, and cannot read its own
-#   file: "Expected all lists to be of size=2". pyarrow 26 reads the same file, so the file is fine.
+# Found: pyarrow 25 writes a column of fixed-size lists with a null among them, without an error, and cannot read its
+#   own file: "Expected all lists to be of size=2". pyarrow 26 reads the same file, so the file is fine.
 # Matters: the fault shows when the data is needed, often elsewhere and later; rows of a fixed length are what packed
 #   data and embeddings are stored as. Lists of variable length have no such limit.
 set -euo pipefail

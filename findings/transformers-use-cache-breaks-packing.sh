@@ -27,7 +27,8 @@ with torch.no_grad():
     alone = torch.cat([model(document).logits for document in documents], dim=1)
     without = (model(**row, use_cache=False).logits - alone).abs().max().item()
     default = (model(**row).logits - alone).abs().max().item()
-print(f"transformers {transformers.__version__}, torch {torch.__version__}: logits of a packed row against single documents")
+print(f"transformers {transformers.__version__}, torch {torch.__version__}")
+print("logits of a packed row against single documents")
 print(f"largest difference with use_cache=False: {without:.1e}")
 print(f"largest difference by default:           {default:.1e}")
 if without > 1e-4 or default < 0.1:
