@@ -214,6 +214,7 @@ def run_stage(
         return found.keys()
 
     total = max(numbers, default=-1) + 1
+    progress("plan", total - len(numbers), total)
     for number, facts in engine.run_missing(saved, numbers, done):
         found[number] = facts
         progress("plan", total - len(numbers) + len(found), total)

@@ -5,11 +5,12 @@ Any process may run any task, even a second time, and leaves the same file. Ther
 through a stage, and any later process can do what an interrupted one has left.
 
 `packer.progress.raise_if_interrupted` is called before each task, and regularly in tasks that run in threads of this
-process. It ends them if a signal is to end the command, or if another task failed. Where packer is called as a
-library, Ctrl-C raises KeyboardInterrupt anywhere in the Python code of the main thread. `Future.result`,
-`concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`, where such an exception can release
-a lock that a worker holds; the worker then fails with a traceback. The functions of this module wait in
-`queue.SimpleQueue`, in C, where no exception can be raised in between.
+process. It ends them if a signal is to end the command, or if another task failed. Tasks call `CURRENT_TASK.report`
+while they run, so that progress moves before they are done. Where packer is called as a library, Ctrl-C raises
+KeyboardInterrupt anywhere in the Python code of the main thread. `Future.result`, `concurrent.futures.as_completed` and
+`Executor.map` wait in `threading.Condition`, where such an exception can release a lock that a worker holds; the worker
+then fails with a traceback. The functions of this module wait in `queue.SimpleQueue`, in C, where no exception can be
+raised in between.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from typing import ClassVar, TypeAlias, TypeVar
@@ -33,6 +35,12 @@ AHEAD = 3
 """Calls that are submitted per thread before their results are taken, the running one included."""
 
 _DECODED_AHEAD = 1  # results of a `DecodePool` that may wait, beyond one per worker
+
+Call: TypeAlias = Callable[[int], Result]
+"""Task of a stage: a function of a number."""
+
+Report: TypeAlias = Callable[..., None] | None
+"""Function that is called with a task, and the amounts that it has done so far, while it runs on this machine."""
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
 """Function that returns which of some tasks, given by number, have left their files. It is called with many numbers,
@@ -57,13 +65,13 @@ class Engine:
     """Whether tasks run in threads of this process; if not, they are pickled."""
 
     def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], local: Callable[[int], Result] | None = None
+        self, task: Call[Result], numbers: Sequence[int], report: Report = None, *, local: Call[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
 
         `local` is the same task for threads of this process, which can share more than can be pickled.
         """
-        return run_tasks(local or task, numbers, self.workers)
+        return run_tasks(local or task, numbers, self.workers, report)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield tasks for this process to run, until all are done.
@@ -76,10 +84,12 @@ class Engine:
         if missing:
             yield missing
 
-    def run_missing(self, task: Callable[[int], Result], numbers: Sequence[int], done: Done) -> Iterator[Result]:
+    def run_missing(
+        self, task: Call[Result], numbers: Sequence[int], done: Done, report: Report = None
+    ) -> Iterator[Result]:
         """Run tasks until all are done, as `done` says; yield the results of those that this process runs."""
         for missing in self.assigned(numbers, done):
-            yield from self.run(task, missing)
+            yield from self.run(task, missing, report)
 
 
 def run_once(engine: Engine, task: Callable[[], Result], is_done: Callable[[], bool]) -> Result | None:
@@ -107,7 +117,9 @@ def available_workers() -> int:
     return os.cpu_count() or 1
 
 
-def run_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
+def run_tasks(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, report: Report = None
+) -> Iterator[Result]:
     """Call a function for every task; yield results as they arrive, in any order.
 
     The function should call `raise_if_interrupted()` regularly. At the first exception, or when the caller stops
@@ -121,6 +133,8 @@ def run_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], workers
     def run(task: Task) -> Result:
         with places:
             CURRENT_TASK.stopping = stopping
+            if report is not None:
+                CURRENT_TASK.report = partial(report, task)
             raise_if_interrupted()
             return function(task)
 

@@ -6,24 +6,27 @@ as `multiprocessing` does, because that may be a script that packs without askin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from packer.engine import Engine, Result, run_tasks
+from packer.engine import Call, Engine, Report, Result, run_tasks
 from packer.errors import PackerError
-from packer.progress import raise_if_interrupted
+from packer.progress import CURRENT_TASK, raise_if_interrupted
 
 _SERVE = "import sys; from packer.processes import serve; serve(int(sys.argv[1]))"
 _POLL = 0.05  # seconds after which a waiting thread looks whether it is to stop
+_REPORTED_EVERY = 1.0  # seconds between two reports of a task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +40,7 @@ class Processes(Engine):
         return max(1, self.workers // max(1, tasks))
 
     def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], local: Callable[[int], Result] | None = None
+        self, task: Call[Result], numbers: Sequence[int], report: Report = None, *, local: Call[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks in processes. Raises their errors unchanged, and a PackerError if a process was killed."""
         content = pickle.dumps(task)
@@ -61,7 +64,7 @@ class Processes(Engine):
                 idle.put(process)
 
         try:
-            yield from run_tasks(run, numbers, len(started))
+            yield from run_tasks(run, numbers, len(started), report)
         finally:
             for process in started:
                 process.end()
@@ -90,15 +93,19 @@ class TaskProcess:
         self._content: bytes | None = content
 
     def call(self, argument: object) -> Any:
-        """Run the task for an argument; return its result, or raise its error."""
+        """Run the task for an argument; return its result, or raise its error. What it reports is reported here."""
         try:
             if self._content is not None:
                 self._pipe.send_bytes(self._content)
                 self._content = None
             self._pipe.send(argument)
-            while not self._pipe.poll(_POLL):
-                raise_if_interrupted()
-            result, error = self._pipe.recv()
+            while True:
+                while not self._pipe.poll(_POLL):
+                    raise_if_interrupted()
+                reported, result, error = self._pipe.recv()
+                if reported is None:
+                    break
+                CURRENT_TASK.report(*reported)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = self._process.wait()
             raise ProcessEndedError(signal.Signals(-code).name if code < 0 else f"code {code}") from None
@@ -125,10 +132,21 @@ def serve(fd: int) -> None:
         except (EOFError, OSError):
             os._exit(1)
 
+    due = 0.0
+
+    def report(*amounts: int) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _REPORTED_EVERY
+            with contextlib.suppress(OSError):  # the other end was closed: `receive` ends this process
+                pipe.send((amounts, None, None))
+
     threading.Thread(target=receive, daemon=True).start()
     task: Callable[[Any], object] = pickle.loads(received.get())
+    CURRENT_TASK.report = report
     while True:
+        argument, due = received.get(), 0.0
         try:
-            pipe.send((task(received.get()), None))
+            pipe.send((None, task(argument), None))
         except Exception as error:
-            pipe.send((None, error))
+            pipe.send((None, None, error))

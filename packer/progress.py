@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 STATUS = logging.getLogger("packer.status")
@@ -37,6 +38,9 @@ class CurrentTask(threading.local):
     stopping: threading.Event | None = None
     """Set once no result of its stage is needed any more; None outside of tasks."""
 
+    report: Callable[..., None] = staticmethod(lambda *_: None)
+    """Function to call while the task runs, with the amounts that it has done so far, in the units of its stage."""
+
 
 CURRENT_TASK = CurrentTask()
 
@@ -67,6 +71,27 @@ class Progress(Protocol):
             total: amount at which the stage ends, in the same unit. How many documents a source has is an estimate
                 that improves while the source is read.
         """
+
+
+class TaskSums:
+    """Sums of the amounts that the tasks of a stage have done, as several threads report them while the tasks run.
+
+    Args:
+        tell: function that is called with the sums, by one thread at a time.
+    """
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell, self._lock = tell, threading.Lock()
+        self._sums, self._done = list[int](), dict[int, tuple[int, ...]]()
+
+    def __call__(self, task: int, *done: int) -> None:
+        """Report the amounts that a task, given by its number, has done so far."""
+        with self._lock:
+            before = self._done.get(task, (0,) * len(done))
+            sums = self._sums or (0,) * len(done)
+            self._sums = [all_ + now - then for all_, now, then in zip(sums, done, before, strict=True)]
+            self._done[task] = done
+            self._tell(*self._sums)
 
 
 def documents_of(documents: int, read: float, size: int) -> tuple[int, int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from packer.progress import STATUS, raise_if_interrupted, silent
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 15.0  # seconds between lines of progress where stderr is not a terminal
 DELAY = 1.0  # seconds of a stage before a bar is drawn on a terminal
+TICK = 1.0  # seconds after which a bar shows the time that has passed, although nothing was reported
 
 _UNITS = {
     "decode": ("doc", "documents"),
@@ -93,13 +95,32 @@ def _drawn() -> Iterator[Progress]:
     """Draw a bar on a terminal or in a notebook, and print lines elsewhere.
 
     "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears
-    immediately, because algorithms report no progress while they run.
+    immediately, because algorithms report no progress while they run. While nothing is reported, the clock of a bar
+    goes on, and lines are repeated.
     """
     has_bars, kind, begun, last, bar = _has_bars(), "", 0.0, 0.0, None
+    lock, ended, step = threading.Lock(), threading.Event(), ("", 0, 0)
+
+    def tick() -> None:
+        while not ended.wait(TICK):
+            with lock:
+                if not ended.is_set():
+                    show(*step)
+                    if bar is not None:
+                        bar.refresh()
 
     def draw(stage: str, done: int, total: int) -> None:
-        nonlocal kind, begun, last, bar
+        nonlocal step
         raise_if_interrupted()
+        with lock:
+            if not step[0]:
+                with suppress(RuntimeError):  # no thread can be started
+                    threading.Thread(target=tick, daemon=True, name="progress").start()
+            step = stage, done, total
+            show(*step)
+
+    def show(stage: str, done: int, total: int) -> None:
+        nonlocal kind, begun, last, bar
         now = time.monotonic()
         if stage.split()[0] != kind:
             if bar is not None:
@@ -122,8 +143,10 @@ def _drawn() -> Iterator[Progress]:
     try:
         yield draw
     finally:
-        if bar is not None:
-            bar.close()
+        with lock:
+            ended.set()
+            if bar is not None:
+                bar.close()
 
 
 def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:

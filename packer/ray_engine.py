@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from packer.engine import Engine, Result
+from packer.engine import Call, Engine, Report, Result
 from packer.errors import PackerError, extra, first_line
 from packer.progress import raise_if_interrupted
 
@@ -26,6 +27,12 @@ _AHEAD = 2
 
 _LOOK = 0.5
 """Seconds between looks for a signal that is to end the command."""
+
+_HEAD_PATIENCE, _NODE_PATIENCE = 30.0, 5.0
+"""Seconds without an answer after which the head of the cluster, and the node of this process, count as lost.
+
+Ray itself ends this process after 60 and about 15 seconds, in lines of its own. A head may be restarted meanwhile.
+"""
 
 
 @contextlib.contextmanager
@@ -67,7 +74,7 @@ class RayEngine(Engine):
     is_local: ClassVar[bool] = False
 
     def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], local: Callable[[int], Result] | None = None
+        self, task: Call[Result], numbers: Sequence[int], report: Report = None, *, local: Call[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks on the cluster; raise a PackerError with the error of a task, or if Ray gave a task up."""
         import ray
@@ -77,7 +84,7 @@ class RayEngine(Engine):
         stored, folder = ray.put(task), os.getcwd()  # noqa: PTH109 (for `chdir`)
         most = max(1, int(_AHEAD * ray.cluster_resources().get("CPU", 1)))
         running: dict[Any, int] = {}
-        coming = iter(numbers)
+        coming, cluster = iter(numbers), _Cluster()
         try:
             while True:
                 for number in coming:
@@ -90,6 +97,7 @@ class RayEngine(Engine):
                 while not ended:
                     raise_if_interrupted()
                     ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK)
+                    cluster.check()
                 (done,) = ended
                 number = running.pop(done)
                 try:
@@ -107,14 +115,44 @@ class RayEngine(Engine):
                 ray.cancel(left)
 
 
+class _Cluster:
+    """What must answer in a cluster: its head, and the node of this process."""
+
+    def __init__(self) -> None:
+        import ray
+
+        context = ray.get_runtime_context()
+        own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+        node = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
+        self._patience = {context.gcs_address: _HEAD_PATIENCE, node: _NODE_PATIENCE}
+        self._answered: dict[str, float] = {}  # when; through a Ray client, neither may ever answer
+
+    def check(self) -> None:
+        """Raise a PackerError if one of them has stopped to answer; to be called all the time."""
+        for address, patience in self._patience.items():
+            try:
+                _connect(address)
+                self._answered[address] = time.monotonic()
+            except OSError:
+                if time.monotonic() - self._answered.get(address, float("inf")) > patience:
+                    raise PackerError(
+                        f"Ray's cluster does not answer at {address} any more: start it again, and repeat the command"
+                    ) from None
+
+
+def _connect(address: str) -> None:
+    """Connect to HOST:PORT, and raise an error at once if nothing answers there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("it is HOST:PORT, or auto")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN).close()
+
+
 def _probe(address: str | None) -> None:
     """Connect to a cluster's address, HOST:PORT, and raise an error at once; Ray itself would try for many minutes."""
     if address in (None, "auto", "local"):
         return
-    host, _, port = str(address).rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError("it is HOST:PORT, or auto")
-    socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN).close()
+    _connect(str(address).rpartition("://")[2])
 
 
 def _run(task: Callable[[int], Result], number: int, folder: str) -> Result:

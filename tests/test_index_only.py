@@ -143,6 +143,24 @@ def test_tokens_out_of_range_are_named_when_they_are_read(tmp_path, column, valu
         list(packer.load(tmp_path / "index", source=source))
 
 
+def test_a_mask_is_named_as_the_reason_to_decode(tmp_path):
+    ends, tokens = np.array([3], np.uint64), np.array([1, 2, 3], np.uint16)
+    (tmp_path / "a.ds").write_bytes(tokens.tobytes())
+    (tmp_path / "a.ds.index").write_bytes(ends.tobytes())
+    (tmp_path / "a.ds.loss").write_bytes(bytes([0, 1, 1]))
+    padded = {"input_ids": [[1, 2, 0]], "attention_mask": [[1, 1, 0]]}
+    write(tmp_path / "padded.arrow", {name: pa.array(lists, pa.list_(pa.int32())) for name, lists in padded.items()})
+    for name, why in (
+        (
+            "a.ds",
+            "a.ds has the mask 'loss_mask', which becomes labels in .* with labels in its place, or leave index_only",
+        ),
+        ("padded.arrow", "has the mask 'attention_mask', which removes padding in .* Arrow without padding, or leave"),
+    ):
+        with pytest.raises(PackerError, match=why):
+            packer.pack(tmp_path / name, tmp_path / "index", max_len=16, index_only=True)
+
+
 def test_what_must_be_decoded_is_refused(tmp_path):
     (tmp_path / "lines.jsonl").write_text('{"input_ids": [1, 2, 3]}\n')
     with pytest.raises(PackerError, match=r"lines.jsonl is not plain Arrow, and an index reads tokens in place"):

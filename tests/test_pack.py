@@ -152,6 +152,18 @@ def test_progress_counts_tokens_to_the_end(tmp_path):
     assert steps[-1] == ("write", manifest.rows * 64, manifest.rows * 64)
 
 
+def test_progress_moves_within_a_shard_that_is_written_verified_and_compared(tmp_path, monkeypatch):
+    shrink(monkeypatch, batch=1 << 10)
+    source, steps = save_arrow(tmp_path / "source.arrow", made_documents(300)), []
+    packer.pack(source, tmp_path / "out", max_len=64, progress=lambda *step: steps.append(step))
+    assert packer.verify(tmp_path / "out", source, progress=lambda *step: steps.append(step))
+    for name in ("write", "verify", "compare"):
+        moved = [done for stage, done, _ in steps if stage == name]
+        assert moved == sorted(moved)
+        assert len({*moved}) > 3, name
+    assert len([*(tmp_path / "out").glob("data-*")]) == 1
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_without_a_cache_folder_kernels_are_compiled_again(tmp_path):

@@ -30,8 +30,8 @@ def of_two(monkeypatch, piece=1500):
     shrink(monkeypatch, piece=piece, worth_processes=1)
     numbers, call = [], Processes.run
 
-    def run(self, task, given, local=None):
-        for number in call(self, task, given, local):
+    def run(self, task, given, report=None, *, local=None):
+        for number in call(self, task, given, report, local=local):
             numbers.append(number)
             yield number
 
@@ -50,6 +50,23 @@ def test_the_bytes_are_those_of_one_process(tmp_path, tokenizer, monkeypatch, re
     assert two.source == one.source
     assert sorted(done) == [*range(len(done))]
     assert len(done) > 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_moves_within_each_piece_that_a_process_or_a_thread_decodes(tmp_path, tokenizer, monkeypatch, workers):
+    """Read 1 of 3 blocks of a piece, while no piece is done: as often as there are pieces."""
+    folder, steps = tmp_path / "texts", []
+    folder.mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        write_lines(folder / name, texts())
+    of_two(monkeypatch, piece=1 << 20)
+    shrink(monkeypatch, everywhere=True, record_block=400)
+    pack(folder, tmp_path / "out", tokenizer, workers=workers, progress=lambda *step: steps.append(step))
+    seen = {done for stage, done, _ in steps if stage == "tokenize"}
+    whole = len(texts())
+    assert any(0 < done < whole for done in seen)
+    assert any(whole < done < 2 * whole for done in seen)
+    assert max(seen) == 2 * whole
 
 
 def test_of_two_files_each_is_a_process_and_one_file_is_none(tmp_path, tokenizer, monkeypatch):

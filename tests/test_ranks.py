@@ -19,6 +19,7 @@ from packer import ranks as ranks_module
 from packer.errors import PackerError, SourceError
 from packer.output.unfinished_output import Output
 from packer.ranks import Heartbeats, RankOf, Ranks, rank_of
+from packer.stores.local_files import FileLock
 from packer.stores.store import Folder
 from tests.helpers.commands import succeeded
 from tests.helpers.kills import Killed, kill
@@ -409,3 +410,50 @@ def test_what_another_process_of_a_rank_completes_at_any_moment_is_returned(tmp_
 
         assert packer.pack(source, out, progress=complete, **options) == expected
         assert hashes(out) == hashes(tmp_path / "expected")
+
+
+@pytest.fixture
+def locks_stay_until_they_are_closed(monkeypatch):
+    """Let a lock that is removed stay in its folder under another name until it is closed, as over NFS and FUSE."""
+    unlink, release, stays = os.unlink, FileLock.release, ".nfs0001"
+
+    def unlinked(path, *, dir_fd=None):
+        if Path(path).name == "lock":
+            os.rename(path, Path(path).with_name(stays), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        elif Path(path).name == stays:
+            raise OSError(errno.EBUSY, "it is open")
+        else:
+            unlink(path, dir_fd=dir_fd)
+
+    def released(self):
+        descriptors = Path("/proc/self/fd")
+        path = (descriptors / str(self._descriptor)).resolve()
+        release(self)
+        if path.name == stays and path not in [each.resolve() for each in descriptors.iterdir()]:
+            unlink(path)
+
+    monkeypatch.setattr(os, "unlink", unlinked)
+    monkeypatch.setattr(FileLock, "release", released)
+
+
+@pytest.mark.usefixtures("locks_stay_until_they_are_closed")
+def test_a_complete_output_has_no_work_folder_where_open_files_stay_when_they_are_removed(tmp_path):
+    source, options, steps = as_files(tmp_path), options_of({"ranks": "0/1", "workers": 1}), []
+
+    def complete(*step):
+        steps.append(step)
+        if len(steps) == 1:
+            packer.pack(source, tmp_path / "out", **options)
+
+    packer.pack(source, tmp_path / "out", progress=complete, **options)
+    assert steps
+    assert not (tmp_path / "out" / ".packer").exists()
+
+
+@pytest.mark.usefixtures("locks_stay_until_they_are_closed")
+def test_a_fault_in_the_source_leaves_no_folder_where_open_files_stay_when_they_are_removed(tmp_path):
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"input_ids": [1, -5]}\n')
+    with pytest.raises(SourceError, match="-5"):
+        packer.pack(source, tmp_path / "out", max_len=64)
+    assert not (tmp_path / "out").exists()

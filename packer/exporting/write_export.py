@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -36,8 +35,9 @@ from packer.output.job import Job, Written
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind
 from packer.paths import expanded, local_output
-from packer.progress import raise_if_interrupted
+from packer.progress import TaskSums, raise_if_interrupted
 from packer.shards.file_names import EXPORT_RECORD as RECORD
+from packer.shards.file_names import shard_number
 from packer.shards.files import HashingFile, WrittenFile, check_files
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
@@ -235,10 +235,10 @@ def _write_files(
     Raises PackerError if a shard was changed after packing, or has values that the target cannot hold.
     """
     packed, manifest = dataset.path, dataset.manifest
-    counting, done = threading.Lock(), 0  # tokens that all threads have written
+    report = TaskSums(lambda rows: job.progress("export", rows * manifest.max_len, manifest.rows * manifest.max_len))
 
     def write(entry: ShardEntry) -> tuple[str, list[WrittenFile]]:
-        nonlocal done
+        written = 0
         shard = entry.file.removesuffix(".arrow")
         names = [name.format(shard=shard) for name in target.files]
         with ExitStack() as stack:
@@ -249,9 +249,8 @@ def _write_files(
                     for batch in checked_batches(packed, entry, manifest):
                         raise_if_interrupted()
                         writer.write_table(convert(target, batch, eos))
-                        with counting:
-                            done += batch.num_rows * manifest.max_len
-                            job.progress("export", done, manifest.rows * manifest.max_len)
+                        written += batch.num_rows
+                        report(shard_number(entry.file), written)
             except (pa.ArrowException, ValueError, NotImplementedError) as error:
                 reason = f"{packed / entry.file} cannot be exported ({first_line(error)})"
                 raise PackerError(f"{reason}: choose another --to") from error

@@ -75,8 +75,10 @@ def _claim_folder(
             raise PackerError(busy)
         replace_folder.prepare_beside(building, out, kind)
     overwrite = run.overwrite or not in_place
-    lock, output = _locked(output, request, busy, overwrite=overwrite)
-    with lock:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove_empty, building)
+        lock, output = _locked(output, request, busy, overwrite=overwrite)
+        stack.enter_context(lock)
         if not in_place and in_use(out):  # another process has just moved its output there
             output.leave()
             raise PackerError(busy)
@@ -102,6 +104,13 @@ def _claim_folder(
         if run.sync:
             sync_path(out)
             sync_path(out.parent)
+
+
+def _remove_empty(building: Path) -> None:
+    """Remove an empty work folder: over NFS or FUSE, it holds a lock that was removed until that is closed."""
+    with contextlib.suppress(OSError):  # it is not empty, or removed
+        (building / WORK).rmdir()
+        building.rmdir()
 
 
 def _refuse_foreign(out: Path, kind: OutputKind, *, overwrite: bool) -> None:

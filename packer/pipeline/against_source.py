@@ -29,7 +29,7 @@ from packer.pipeline.write_shards import RowMaker
 from packer.plan.cutting import Chunk, SegmentReader, each_chunk, trained_cut_off
 from packer.plan.rows import located_pieces
 from packer.plan.whole_plan import document_values, group_totals, together_bound
-from packer.progress import Progress
+from packer.progress import CURRENT_TASK, Progress, TaskSums
 from packer.shards.check_shards import differences, trained_faults
 from packer.shards.located_rows import PIECE, LocatedRows
 from packer.shards.manifest import Manifest
@@ -124,11 +124,11 @@ class SourceComparison:
         sums = PieceSums(first=0, last=count + 1, end=count, key=key, keeps_whole=options.keeps_whole)
 
         # Compare every value of the rows.
-        found, split, faults, done = sums.of(np.zeros(0, PIECE)), 0, dict[int, tuple[str, ...]](), 0
-        for shard, one in Engine(workers=workers).run(partial(self._compare, sums), range(len(shards))):
+        found, split, faults = sums.of(np.zeros(0, PIECE)), 0, dict[int, tuple[str, ...]]()
+        report = TaskSums(lambda done: progress("compare", done, self.manifest.totals.tokens_packed))
+        for shard, one in Engine(workers=workers).run(partial(self._compare, sums), range(len(shards)), report):
             found, split, faults[shard] = found + one.sums, split + one.split, one.faults
-            done += shards[shard].tokens
-            progress("compare", done, self.manifest.totals.tokens_packed)
+            report(shard, shards[shard].tokens)
 
         # Count the documents and their segments.
         if count != packed:
@@ -212,6 +212,7 @@ class SourceComparison:
         counted = Counts()
         try:
             for made, counts in maker.batches(rows):
+                CURRENT_TASK.report(entry.tokens * first // len(table))
                 found = table.slice(first, made.num_rows)
                 for name in made.schema.names:
                     column = found[name].combine_chunks()

@@ -20,8 +20,8 @@ from packer.output.output_place import check_writing
 from packer.output.unfinished_output import Output
 from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import Plan
-from packer.progress import Progress, raise_if_interrupted
-from packer.shards.file_names import all_shard_names, shard_name
+from packer.progress import Progress, TaskSums, raise_if_interrupted
+from packer.shards.file_names import all_shard_names, shard_name, shard_number
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import (
@@ -187,7 +187,8 @@ def write_shards(
     task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(rows_of))
     names = all_shard_names(len(rows_of))
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
-    written_rows = sum(entry.rows for entry in entries.values())
+    report = TaskSums(lambda rows: progress("write", rows * row_format.max_len, totals.rows * row_format.max_len))
+    report(-1, sum(entry.rows for entry in entries.values()))
 
     def written(asked: Sequence[int]) -> list[int]:
         if engine.is_shared:
@@ -197,10 +198,9 @@ def write_shards(
     leftovers = maker.leftovers
     pool = [] if leftovers is None else leftovers.plan.pool_numbers.tolist()
     for shards in (without(range(len(names)), pool), pool):  # the former leave values for those of the pool
-        for entry in engine.run_missing(task, shards, written):
+        for entry in engine.run_missing(task, shards, written, report):
             entries[entry.file] = entry
-            written_rows += entry.rows
-            progress("write", written_rows * row_format.max_len, totals.rows * row_format.max_len)
+            report(shard_number(entry.file), entry.rows)
     watch.check()
     return [entries[name] for name in names]
 

@@ -84,6 +84,9 @@ def plan_lengths(
 
 def _plan(planning: Planning, values_of: Callable[[], DocumentValues]) -> Plan:
     options = planning.reader.options
-    if options.is_planned_whole:
-        return plan_whole(planning, values_of)
-    return plan_in_order(planning) if options.keeps_order else plan_partitions(planning, survey(planning))
+    planning.progress("plan", 0, 1)  # it may take long until the first task is done
+    if not options.is_planned_whole and not options.keeps_order:
+        return plan_partitions(planning, survey(planning))
+    plan = plan_whole(planning, values_of) if options.is_planned_whole else plan_in_order(planning)
+    planning.progress("plan", 1, 1)
+    return plan

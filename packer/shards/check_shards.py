@@ -21,7 +21,7 @@ from packer.column_names import NO_LOSS
 from packer.engine import Engine
 from packer.errors import PackerError
 from packer.manifest_fields import REJECTED, ShardEntry, Totals
-from packer.progress import Progress
+from packer.progress import CURRENT_TASK, Progress, TaskSums
 from packer.shards.file_names import LISTED, MANIFEST, refuse_foreign_work
 from packer.shards.files import hash_file
 from packer.shards.manifest import Manifest, is_sealed
@@ -75,14 +75,15 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     yield from (f"{name} is not listed in the manifest" for name in unlisted)
     yield from manifest_faults(folder, manifest)
     counted, found, in_order = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)), {}, {}
-    done, total = 0, int(manifest.shards.column("bytes").sum())
-    for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
+    total = int(manifest.shards.column("bytes").sum())
+    report = TaskSums(lambda done: progress("verify", done, total))
+    task, shards = partial(_checked_shard, folder, manifest), range(len(manifest.shards))
+    for shard, faults, segments in engine.run(task, shards, report):
         counted.histogram += segments.histogram
         found[shard] = faults
         if segments.ends is not None:
             in_order[shard] = segments.ends
-        done += manifest.shards[shard].bytes
-        progress("verify", done, total)
+        report(shard, manifest.shards[shard].bytes)
     wrong = [fault for _, faults in sorted(found.items()) for fault in faults]
     for shard, (first, _) in sorted(in_order.items()):
         before = in_order.get(shard - 1)
@@ -113,6 +114,7 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
     """Yield a sentence for each fault of the rows of a shard, and add its segments to `out`."""
     found, row, is_counted = Counts(), 0, True
     for batch in table.to_batches():
+        CURRENT_TASK.report(entry.bytes * row // len(table))
         fault = rows_fault(batch, manifest)
         segments = RowSegments.of(batch) if fault is None else None
         if segments is not None:

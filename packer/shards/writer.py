@@ -18,6 +18,7 @@ from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.inputs.token_tables import ValueColumn
 from packer.manifest_fields import ShardEntry
+from packer.progress import CURRENT_TASK
 from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import PADDING, RowFormat
@@ -270,13 +271,14 @@ def write_shard(
     """Write record batches as an Arrow stream, and return the entry of the shard with its final name.
 
     `path` is a temporary name, which the caller renames or removes. `batches` are those of the shard in order, with
-    their counts, built while they are written.
+    their counts, built while they are written. Reports the rows that are written.
     """
     rows, total = 0, Counts()
     sink = HashingFile(path)
     try:
         with pa.ipc.new_stream(sink, schema) as stream:
             for batch, counts in batches:
+                CURRENT_TASK.report(rows)
                 stream.write_batch(batch)
                 rows += batch.num_rows
                 total = Counts(*map(sum, zip(total, counts, strict=True)))

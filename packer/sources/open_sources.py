@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Union
 
 from packer.errors import OtherSourceError, PackerError
 from packer.inputs.formats import ending_of
-from packer.inputs.meanings import OF_CHATS, OF_PROMPTS
+from packer.inputs.meanings import ATTENTION, OF_CHATS, OF_PROMPTS
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import FileIdentity, SourceIdentity
 from packer.options import ReadOptions
@@ -162,15 +162,17 @@ def refuse_decoding(opened: Source) -> None:
         )
     for input_ in opened.inputs:
         if not isinstance(input_, MappedLists):
-            is_text = opened.text is not None
-            remedy = (
-                "write the tokens once with `packer tokenize`, and pack these"
-                if is_text
-                else "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
-            )
+            masks = [name for step in input_.steps for name in getattr(step, "keywords", {}).get("masks", ())]
+            what, remedy = "is not plain Arrow", "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
+            if opened.text is not None:
+                what, remedy = "is text", "write the tokens once with `packer tokenize`, and pack these"
+            elif masks:
+                pads = masks[0] == ATTENTION
+                what = f"has the mask '{masks[0]}', which {'removes padding' if pads else 'becomes labels'} in decoding"
+                remedy = f"save it as uncompressed Arrow {'without padding' if pads else 'with labels in its place'}"
             raise PackerError(
-                f"{input_.file.name} is {'text' if is_text else 'not plain Arrow'}, and an index reads tokens in place "
-                f"each time it is loaded: {remedy}, or leave --index-only out"
+                f"{input_.file.name} {what}, and an index reads tokens in place each time it is loaded: {remedy}, or "
+                "leave --index-only out"
             )
 
 

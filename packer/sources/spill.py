@@ -13,16 +13,15 @@ share the work, streams are synced instead, and are used as they are.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +34,7 @@ from packer.inputs.format_reader import Input
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import REASONS
 from packer.processes import Processes
-from packer.progress import Progress, documents_of, raise_if_interrupted, silent
+from packer.progress import CURRENT_TASK, Progress, TaskSums, documents_of, raise_if_interrupted, silent
 from packer.sources.decoded_pieces import (
     Piece,
     RejectedFile,
@@ -51,10 +50,6 @@ from packer.stores import AnyPath
 from packer.stores.store import store_at
 
 WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
-
-
-Report: TypeAlias = Callable[[int, int, int], None]
-"""Function that is called with the number of a piece, and the bytes and documents of it that were read."""
 
 
 def spill_source(
@@ -184,11 +179,11 @@ class _Decoding:
         if self._is_worth_processes(engine):
             runner = Processes(workers=engine.workers)
             task = replace(self, threads=runner.threads(len(numbers)))
-        report, assigned = _reporter(self, progress), list[int]()
+        report, assigned = self._reporter(progress), list[int]()
         with closing(DecodePool(engine.workers)) as pool:
             try:
                 for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
-                    for number in runner.run(task, assigned, partial(self.decode, pool=pool, report=report)):
+                    for number in runner.run(task, assigned, report, local=partial(self.decode, pool=pool)):
                         if not runner.is_local:
                             report(number, self.pieces[number].input.file.bytes, self.documents_of(number))
             except SourceError:
@@ -251,12 +246,14 @@ class _Decoding:
                 fault.place = self.pieces[number].input.place(fault.row)
                 raise self._described(fault, number) from None
 
-    def decode(self, number: int, pool: DecodePool, report: Report | None = None) -> int:
-        """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid."""
+    def decode(self, number: int, pool: DecodePool) -> int:
+        """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid.
+
+        Reports the bytes and documents of the piece that were read.
+        """
         piece, source = self.pieces[number], self.source
-        report = report or _reporter(self, silent)
         if piece.is_intact():
-            report(number, piece.input.file.bytes, self.documents_of(number))
+            CURRENT_TASK.report(piece.input.file.bytes, self.documents_of(number))
             return number
         counts = Counter[str]()
 
@@ -267,8 +264,8 @@ class _Decoding:
                 counts.update(batch.counts)
                 yield batch
                 documents += len(batch.input_ids)
-                report(number, batch.done, documents)
-            report(number, piece.input.file.bytes, documents)
+                CURRENT_TASK.report(batch.done, documents)
+            CURRENT_TASK.report(piece.input.file.bytes, documents)
 
         rejected: RejectedFile | None = None
         try:
@@ -288,6 +285,12 @@ class _Decoding:
         piece.write_checkpoint({"counts": counts, "xxh3_128": digest, "rejected": listed})
         return number
 
+    def _reporter(self, progress: Progress) -> TaskSums:
+        """Return a function that reports the progress of all pieces, of which the bytes and documents are added up."""
+        stage = "decode" if self.source.encoder is None else "tokenize"
+        total = sum(piece.input.file.bytes for piece in self.pieces)
+        return TaskSums(lambda read, documents: progress(stage, *documents_of(documents, read, total)))
+
     def documents_of(self, number: int) -> int:
         """Return the number of documents of a decoded piece."""
         return self.pieces[number].open().rows
@@ -299,18 +302,3 @@ class _Decoding:
         before = self.source.inputs[: self.pieces[number].input_number]
         mapped = sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists))
         return fault.in_source(sum(map(self.documents_of, range(number))) + mapped + fault.row)
-
-
-def _reporter(decoding: _Decoding, progress: Progress) -> Report:
-    """Return a function that reports the progress of all pieces, which several threads decode."""
-    progress = partial(progress, "decode" if decoding.source.encoder is None else "tokenize")
-    lock = threading.Lock()
-    read, documents = ([0] * len(decoding.pieces) for _ in range(2))
-    total = sum(piece.input.file.bytes for piece in decoding.pieces)
-
-    def report(number: int, read_now: int, documents_now: int) -> None:
-        with lock:
-            read[number], documents[number] = read_now, documents_now
-            progress(*documents_of(sum(documents), sum(read), total))
-
-    return report
