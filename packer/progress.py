@@ -61,7 +61,7 @@ class Progress(Protocol):
     """Callback of long work; the command line draws a bar from it."""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` is finished.
+        """Report that `done` of `total` is finished; one thread at a time calls it, but not always the same one.
 
         Args:
             stage: word for the work that is going on. Sources report "decode" while they parse Parquet, JSONL or

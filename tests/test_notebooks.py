@@ -4,6 +4,7 @@ import inspect
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -135,6 +136,23 @@ def test_bars_are_drawn_where_somebody_looks(source, monkeypatch, place) -> None
         assert stream.getvalue() == ""
     packer.stats(source, max_len=64)
     assert ("lengths" in stream.getvalue() or "decode" in stream.getvalue()) == (place != "log")
+
+
+@pytest.mark.parametrize("place", [Terminal, io.StringIO])
+def test_a_stage_that_reports_nothing_shows_that_it_goes_on(monkeypatch, place) -> None:
+    stream, pauses = place(), {"INTERVAL": 0, "DELAY": 0, "TICK": 0.01}
+    monkeypatch.setattr(sys, "stderr", stream)
+    for name, pause in pauses.items():
+        monkeypatch.setattr(progress_bars, name, pause)
+    with progress_bars.progress_bars() as progress:
+        progress("plan", 0, 1)
+        deadline = time.monotonic() + 60
+        while stream.getvalue().count("plan") < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    ended = stream.getvalue()
+    time.sleep(0.05)
+    assert stream.getvalue() == ended
 
 
 def test_a_manifest_shows_its_facts(dataset) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -214,6 +215,30 @@ def test_a_cluster_goes_on_in_a_store_whatever_dies_and_tokenizes_as_the_library
     stored = {scenario.__name__: partial(scenario, bucket, store_server) for scenario in of_a_store}
     gigatoken = {"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if version() is not None else {}
     run_scenarios({**gigatoken, **stored}, tmp_path)
+
+
+@pytest.mark.nightly
+def test_a_cluster_of_which_the_only_node_dies_is_one_line(tmp_path):
+    """Ray by itself would end the driver in lines of its own."""
+    from ray.cluster_utils import Cluster
+
+    source, out = save_arrow(tmp_path / "rows.arrow", made_documents(100_000)), tmp_path / "out"
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "64"]
+    command += ["--shard-size", "200KB", "--engine", f"ray:{started.address}"]
+    try:
+        driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not list(out.glob("data-*.arrow")):
+            assert driver.poll() is None
+            time.sleep(0.05)
+        started.remove_node(started.head_node, allow_graceful=False)
+        _, told = driver.communicate(timeout=300)
+    finally:
+        started.shutdown()
+    assert driver.returncode == 1
+    line = told.strip().splitlines()[-1]
+    assert re.fullmatch(r"packer: Ray's cluster does not answer at \S+ any more: start it again, .* the command", line)
 
 
 def run_scenarios(scenarios, tmp_path):
