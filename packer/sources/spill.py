@@ -180,6 +180,7 @@ class _Decoding:
             runner = Processes(workers=engine.workers)
             task = replace(self, threads=runner.threads(len(numbers)))
         report, assigned = self._reporter(progress), list[int]()
+        report(-1, 0, 0)  # processes take seconds to start
         with closing(DecodePool(engine.workers)) as pool:
             try:
                 for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
