@@ -143,18 +143,50 @@ def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_ap
     assert_same_gradients(found, expected, 1e-5)
 
 
+def batch_of_long_rows(folder):
+    """(inputs, labels, pieces) of rows that are long enough for the blocks of FlexAttention's masks."""
+    lengths = [60, 33, 17, 64, 2, 41] * 4 + [64] * 2
+    tokens = [[(number * place) % VOCABULARY for place in range(length)] for number, length in enumerate(lengths, 1)]
+    packer.pack(datasets.Dataset.from_dict({"input_ids": tokens}), folder / "packed", max_len=512, sync=False)
+    inputs, labels = packer.collate(list(packer.load(folder / "packed")), format="torchtitan")
+    return inputs, labels, {number: (each, each) for number, each in enumerate(tokens)}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_flex_attention_of_torchtitan_keeps_documents_apart_by_the_blocks_of_its_masks(tmp_path):
+    titan_plugin()
+    from tests.helpers.titan_ranks import compiled_flex_attention, plain_flex_attention
+
+    model = tiny_titan("flex")
+    inputs, labels, pieces = batch_of_long_rows(tmp_path)
+
+    def run(tokens, positions, seen):
+        return model(tokens, positions, model.get_attention_masks(seen))
+
+    def run_alone(tokens):
+        positions = torch.arange(len(tokens))[None]
+        return run(tokens[None], positions, positions)[0]
+
+    positions = inputs["positions"]
+    whole_rows = torch.arange(positions.shape[1]).expand_as(positions)
+    with torch.no_grad():
+        with plain_flex_attention():
+            alone = mean_loss(alone_pairs(run_alone, pieces))
+        with compiled_flex_attention():
+            packed, leaking = (run(inputs["input"], positions, seen) for seen in (positions, whole_rows))
+    assert mean_loss(zip(packed, labels, strict=True)) == pytest.approx(alone, abs=1e-5)
+    assert abs(mean_loss(zip(leaking, labels, strict=True)) - alone) > 0.001
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_context_parallelism_of_torchtitan_trains_as_on_documents_alone(tmp_path):
-    """Two processes divide rows that are long enough for the blocks of FlexAttention's masks."""
+    """Two processes divide long rows; FlexAttention is not compiled, so blocks of masks are not tested."""
     titan_plugin()
     from tests.helpers.titan_ranks import BALANCERS
 
-    lengths = [60, 33, 17, 64, 2, 41] * 4 + [64] * 2
-    tokens = [[(number * place) % VOCABULARY for place in range(length)] for number, length in enumerate(lengths, 1)]
-    packer.pack(datasets.Dataset.from_dict({"input_ids": tokens}), tmp_path / "packed", max_len=512, sync=False)
-    inputs, labels = packer.collate(list(packer.load(tmp_path / "packed")), format="torchtitan")
-    pieces = {number: (each, each) for number, each in enumerate(tokens)}
+    inputs, labels, pieces = batch_of_long_rows(tmp_path)
     torch.save(((inputs["input"], inputs["positions"], labels), pieces), tmp_path / "batch.pt")
     run_two("tests.helpers.titan_ranks", tmp_path)
     for rank in range(2):

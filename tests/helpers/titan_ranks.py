@@ -19,8 +19,24 @@ BALANCERS = (None, "headtail", "ptrr")
 
 
 @contextmanager
+def compiled_flex_attention():
+    """Let torchtitan's FlexAttention run as compiled for the CPU. It reads masks' blocks, and has no gradients."""
+    from torchtitan.models.common import attention
+
+    compiled = torch.compile(flex_attention.flex_attention)
+    with (
+        mock.patch.object(attention, "_compiled_create_block_mask", flex_attention.create_block_mask),
+        mock.patch.object(attention.FlexAttention, "_compiled_flex_attn", compiled),
+    ):
+        yield
+
+
+@contextmanager
 def plain_flex_attention():
-    """Let torchtitan's FlexAttention run without compiled kernels, because those for the CPU have no gradients."""
+    """Let torchtitan's FlexAttention run without compiled kernels, because those for the CPU have no gradients.
+
+    It evaluates masks for all pairs of tokens, and ignores their blocks.
+    """
     from torchtitan.models.common import attention
 
     plain = torch.compile(flex_attention.flex_attention, backend="aot_eager")
