@@ -69,7 +69,11 @@ _MEANINGS: dict[Means, str] = {
     "nothing": "means nothing for training",
     "refused": "refused",
 }
-_OF_TURNS: dict[Means, str] = {"prompt": "the question, with its answer in one object", "completion": "its answer"}
+_OF_PLACE: dict[Place, dict[Means, str]] = {
+    "message": {"prompt": "the question, with its answer in one object", "completion": "its answer"},
+    "part": {"role": "the type of the part, which must be `text`"},
+}
+"""What meanings are called in one place, where that differs."""
 
 
 def fields_page() -> str:
@@ -81,7 +85,7 @@ def _lines() -> Iterator[str]:
     yield _INTRODUCTION
     for place, fields in FIELDS.items():
         yield f"## {_HEADINGS[place]}\n\n| name | meaning | written by |\n|---|---|---|"
-        yield from (_row(field, _OF_TURNS if place == "message" else {}) for field in fields)
+        yield from (_row(field, _OF_PLACE.get(place, {})) for field in fields)
         yield ""
     yield "## Prompts and completions\n"
     yield "These columns are recognized as prompt and completion. What follows the prompt may be missing or empty.\n"
