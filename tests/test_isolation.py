@@ -15,15 +15,7 @@ transformers = pytest.importorskip("transformers")
 from packer.attention import IMPLEMENTATION, load_model  # noqa: E402  needs torch, as all that follows
 from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.load_model import load_small_model  # noqa: E402
-from tests.helpers.families import (  # noqa: E402
-    EXPERTS,
-    FAMILIES,
-    LATENT,
-    MIXED_MLP,
-    tiny_gemma3,
-    tiny_model,
-    tiny_paligemma,
-)
+from tests.helpers.families import tiny_gemma3, tiny_model, tiny_paligemma  # noqa: E402
 from tests.helpers.isolation import NARROW, answers, longrope, save_config  # noqa: E402
 from tests.helpers.naive_attention import flash_attn_installed  # noqa: E402
 
@@ -113,11 +105,9 @@ def test_a_small_difference_that_rounding_does_not_explain_is_not_safe(family):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["axk2", "deepseek_v32", "glm_moe_dsa"])
-def test_tokens_selected_by_ties_are_not_safe_in_bfloat16(monkeypatch, family):
+def test_tokens_selected_by_ties_are_not_safe_in_bfloat16(family):
     """Which of many scores of 0 are the largest depends on the length of the row."""
-    sizes = {**EXPERTS, **LATENT, **MIXED_MLP, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 16}
-    monkeypatch.setitem(FAMILIES, family, sizes)
-    verdicts = probe(tiny_model(family, dtype=torch.bfloat16))
+    verdicts = probe(tiny_model(family, dtype=torch.bfloat16, index_n_heads=2))
     assert answers(verdicts) == {"eager": "unclear", "sdpa": "unclear", IMPLEMENTATION: "refuses"}
     assert "computes with the attention mask, which packer_varlen does not make" in verdicts[-1].reason
 
@@ -519,15 +509,14 @@ def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(("family", "code"), [("qwen3", 0), ("minicpm3", 0), ("deepseek_v32", 3)])
 def test_check_of_a_model_in_bfloat16_as_on_a_gpu_probes_float32_as_well(monkeypatch, family, code):
-    sizes = {**EXPERTS, **LATENT, **MIXED_MLP, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 16}
-    monkeypatch.setitem(FAMILIES, "deepseek_v32", sizes)
-    model = tiny_model(family, dtype=torch.bfloat16, **SMALL_MISMATCHES.get(family, {}))
+    changes = {**SMALL_MISMATCHES, "deepseek_v32": {"index_n_heads": 2}}.get(family, {})
+    model = tiny_model(family, dtype=torch.bfloat16, **changes)
     opened = load_model.SmallModel(model=model, layers=2, all_layers=2)
     monkeypatch.setattr(load_model, "load_small_model", lambda name: opened)
     result = check("model")
     assert result.exit_code == code, result.output
     assert "bfloat16 and float32 on cpu" in result.stdout
-    expected = answers(probe(tiny_model(family, **SMALL_MISMATCHES.get(family, {}))))
+    expected = answers(probe(tiny_model(family, **changes)))
     assert {row.split()[0]: row.split()[1] for row in result.stdout.splitlines()[2:5]} == expected
 
 

@@ -459,6 +459,7 @@ def refusal(model, forest, **changes):
     return str(raised.value)
 
 
+@pytest.mark.nightly(after=8)
 @pytest.mark.parametrize("family", sorted({*RECURRENT} - {"rwkv"}))
 def test_models_that_mix_tokens_outside_attention_are_refused(family, forest):
     message = refusal(tiny_model(family), forest)

@@ -332,6 +332,8 @@ def _refusal(model: PreTrainedModel, name: str, error: Exception) -> str:
     """Return the reason for a verdict "refuses": the error of a model as one line."""
     if isinstance(error, PackerError):
         return one_line(error)
+    if name == "sdpa" and not getattr(model, "_supports_sdpa", True):
+        return f"{type(model).__name__} has no sdpa attention"
     reason = f"{type(error).__name__}: {one_line(error)}"
     if name == IMPLEMENTATION and "NoneType" in reason:  # the only argument of a model that use() takes away
         return f"{type(model).__name__} computes with the attention mask, which {name} does not make ({reason})"

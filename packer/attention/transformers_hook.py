@@ -37,11 +37,8 @@ MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, to
 _IN_USE = "_packer_in_use"
 """Attribute of the modules of a model that `use` has switched, which holds their one `_InUse`."""
 
-PLAIN = 'choose attn_implementation="eager", after `packer check`'
-"""Remedy for a model with arguments in `REFUSED`."""
-
 OTHER_ATTENTION = "choose another attn_implementation that `packer check` finds safe"
-"""Remedy for a layer that needs more than its arguments contain."""
+"""Remedy for a layer that needs arguments in `REFUSED`, or more than its arguments contain."""
 
 APART = "pack without --pairs and --share-prefixes"
 """Remedy for a model that cannot train on trees, at least not by this attention."""
@@ -263,11 +260,7 @@ def attention(
             f"{name} has an attention mask of shape {list(attention_mask.shape)}, but packed rows have none: leave "
             "attention_mask out of the batch; a model that creates its own mask needs another attn_implementation"
         )
-    if key.shape[2] != tokens:
-        raise PackerError(
-            f"{name} has {tokens:,} queries and {key.shape[2]:,} keys, as with a KV cache: {IMPLEMENTATION} requires "
-            'whole documents; generate with model.set_attn_implementation("sdpa")'
-        )
+    _check_keys(module, tokens, key.shape[2])
     if dropout:
         raise PackerError(
             f"{name} has an attention dropout of {dropout:g}, which the varlen kernel does not support: load the model "
@@ -275,7 +268,7 @@ def attention(
         )
     for argument, why in REFUSED.items():
         if others.get(argument) is not None:
-            raise PackerError(f"{name} {why}: {PLAIN if tree is None else APART}")
+            raise PackerError(f"{name} {why}: {OTHER_ATTENTION if tree is None else APART}")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     query, key, value = (_kernel_dtype(tensor, value).transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
     if tree is None:
@@ -359,14 +352,23 @@ def _check_sequences(module: torch.nn.Module, query: torch.Tensor) -> None:
         )
 
 
+def _check_keys(module: torch.nn.Module, tokens: int, keys: int) -> None:
+    """Raise PackerError if a layer has other keys than those of its queries' tokens."""
+    if keys != tokens:
+        why = (
+            f"because it compresses keys along the row, which {IMPLEMENTATION} does not support: {OTHER_ATTENTION}"
+            if "compress" in (_layer_kind(module) or "")
+            else f"as with a KV cache or prefix tuning, but {IMPLEMENTATION} requires one key per token: generate with "
+            'model.set_attn_implementation("eager"), and train LoRA instead of prefix tuning'
+        )
+        raise PackerError(f"{type(module).__name__} has {tokens:,} queries and {keys:,} keys, {why}")
+
+
 def _check_layer(
     module: torch.nn.Module, sliding_window: int | None, longest: int, *, remedy: str = OTHER_ATTENTION
 ) -> None:
     """Raise PackerError if the model's config asks for something that the layer did not pass to attention."""
-    config: Any = getattr(module, "config", None)
-    layer = getattr(module, "layer_idx", None)
-    kinds = getattr(config, "layer_types", None)
-    kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
+    config, kind = getattr(module, "config", None), _layer_kind(module)
     chunk, window = getattr(config, "attention_chunk_size", None), getattr(config, "sliding_window", None)
     name = type(module).__name__
     if chunk is not None and longest > chunk and kind in (None, "chunked_attention"):
@@ -376,8 +378,14 @@ def _check_layer(
         )
     if kind == "sliding_attention" and sliding_window is None and window is not None and longest > window:
         raise PackerError(
-            f"{name} {layer} has a window of {window:,} tokens but does not pass it to attention: {remedy}"
+            f"{name} {module.layer_idx} has a window of {window:,} tokens but does not pass it to attention: {remedy}"
         )
+
+
+def _layer_kind(module: torch.nn.Module) -> str | None:
+    """Return the kind of a layer in `layer_types` of its config; None if that is not known."""
+    layer, kinds = getattr(module, "layer_idx", None), getattr(getattr(module, "config", None), "layer_types", None)
+    return kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
 
 
 def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

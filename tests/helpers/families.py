@@ -4,12 +4,14 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
     PaliGemmaConfig,
     PaliGemmaForConditionalGeneration,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 VOCABULARY = 96
 WINDOW = 6
@@ -31,6 +33,7 @@ COMMON = {
     "eos_token_id": 2,
     "tie_word_embeddings": False,
 }
+TEXT = {name: value for name, value in COMMON.items() if "dropout" not in name}
 HEAD = {"head_dim": 8}
 SLIDING = {"sliding_window": WINDOW}
 MIXED = {**SLIDING, "layer_types": ["sliding_attention", "full_attention"]}
@@ -57,6 +60,14 @@ LATENT = {  # heads whose values are smaller than their keys, neither a multiple
     "qk_rope_head_dim": 4,
     "v_head_dim": 6,
 }
+INDEXED = {  # tokens that a small index selects; with few heads of it, many scores tie
+    **EXPERTS,
+    **LATENT,
+    **MIXED_MLP,
+    "index_topk": 8,
+    "index_n_heads": 32,
+    "index_head_dim": 16,
+}
 OLD = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128, "rotary_dim": 4}
 UNDROPPED = {
     "attn_pdrop": 0.0,
@@ -65,6 +76,20 @@ UNDROPPED = {
     "dropout": 0.0,
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
+}
+
+BLOCKS = {  # the blocks that an index selects are those of the row
+    "type": "minimax_m3_vl_text",
+    **HEAD,
+    **EXPERTS,
+    **MIXED_MLP,
+    "dense_intermediate_size": 48,
+    "shared_intermediate_size": 24,
+    "rotary_dim": 4,
+    "index_n_heads": 2,
+    "index_head_dim": 8,
+    "index_block_size": 4,
+    "index_topk_blocks": 2,
 }
 
 POST = {
@@ -106,6 +131,7 @@ POST = {
 NEWER = {
     "afmoe": {**HEAD, **MIXED, **EXPERTS, "num_dense_layers": 1},
     "apertus": {},
+    "apertus1p5_text": {},
     "arcee": {},
     "aria_text": {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
     "axk1": {**EXPERTS, **LATENT, **MIXED_MLP},
@@ -121,6 +147,15 @@ NEWER = {
     "deepseek_v2": {**EXPERTS, **LATENT},
     "deepseek_v3": {**EXPERTS, **LATENT},
     "diffllama": {},
+    "dory": {
+        **HEAD,
+        **SLIDING,
+        "num_hidden_layers": 3,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "n_input_layers": 1,
+        "n_recurrent_layers": 1,
+        "n_output_layers": 1,
+    },
     "dots1": {**HEAD, **EXPERTS},
     "ernie4_5": HEAD,
     "ernie4_5_moe": {**EXPERTS, "moe_num_experts": 4, "moe_k": 2},
@@ -188,6 +223,7 @@ NEWER = {
     "mellum": {**HEAD, **MIXED, **EXPERTS},
     "minicpm3": LATENT,
     "minimax_m2": {**HEAD, **EXPERTS},
+    "minimax_m3-full": {**BLOCKS, "layer_types": ["full_attention", "full_attention"]},
     "ministral": {**HEAD, **SLIDING},
     "ministral3": HEAD,
     "modernbert-decoder": MIXED,
@@ -203,6 +239,8 @@ NEWER = {
     "phimoe": {**EXPERTS, "router_jitter_noise": 0.0, "input_jitter_noise": 0.0},
     "qwen3": HEAD,
     "qwen3_moe": {**HEAD, **EXPERTS},
+    "sarvam_mla": {**EXPERTS, **LATENT},
+    "sarvam_moe": {**HEAD, **EXPERTS},
     "seed_oss": HEAD,
     "smollm3": {},
     "solar_open": {**HEAD, **EXPERTS},
@@ -233,6 +271,46 @@ LINEAR = {
     "linear_num_value_heads": 4,
 }
 
+SHORT_CONVOLUTIONS = {
+    **HEAD,
+    **EXPERTS,
+    **MIXED_MLP,
+    "layer_types": ["hybrid_sliding", "hybrid"],
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 8,
+    "sliding_window_size": WINDOW,
+    "d_rel": 4,
+    "rel_extent": WINDOW,
+    "unpadded_vocab_size": VOCABULARY,
+}
+GLM5_NEXT = {
+    "text_config": {
+        **TEXT,
+        **INDEXED,
+        "layer_types": ["linear_attention", "indexed_attention"],
+        "indexer_types": ["full", "full"],
+        "index_kpool": 4,
+        "qk_rope_head_dim": 0,
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+    },
+    "vision_config": {
+        "depth": 1,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "intermediate_size": 16,
+        "out_hidden_size": 32,
+        "projection_intermediate_size": 16,
+    },
+    "image_token_id": 90,
+    "video_token_id": 91,
+    "image_start_token_id": 92,
+    "image_end_token_id": 93,
+    "video_start_token_id": 94,
+    "video_end_token_id": 95,
+}
+
 RECURRENT = {
     "bailing_hybrid": {
         **LINEAR,
@@ -247,12 +325,16 @@ RECURRENT = {
     "bamba": {**STATE, "attn_layer_indices": [1]},
     "falcon_h1": {**STATE, **HEAD, "mamba_d_ssm": 64},
     "falcon_mamba": STATE,
+    "glm5_next": GLM5_NEXT,
     "granitemoehybrid": {
         **STATE,
         **EXPERTS,
         "layer_types": ["mamba", "attention"],
         "shared_intermediate_size": 24,
     },
+    "inkling2_loop_text": SHORT_CONVOLUTIONS,
+    "inkling2_text": SHORT_CONVOLUTIONS,
+    "inkling_text": SHORT_CONVOLUTIONS,
     "jamba": {
         **EXPERTS,
         "attn_layer_offset": 1,
@@ -275,6 +357,7 @@ RECURRENT = {
             "short_conv_kernel_size": 4,
         },
     },
+    "lara_mini": {**LINEAR, **EXPERTS, **SLIDING},
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48, "block_auto_adjust_ff_dim": False},
     "lfm2_moe": {**EXPERTS, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "lfm3": {},
@@ -286,6 +369,17 @@ RECURRENT = {
     "qwen3_5_moe_text": {**LINEAR, **EXPERTS},
     "qwen3_5_text": LINEAR,
     "qwen3_next": {**LINEAR, **EXPERTS},
+    "qwen4_exp_text": {
+        **LINEAR,
+        **EXPERTS,
+        "layer_types": ["linear_attention", "indexed_attention"],
+        "hc_lowrank": 8,
+        "indexer_n_heads": 16,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+    },
     "recurrent_gemma": {
         **HEAD,
         "num_hidden_layers": 3,
@@ -315,19 +409,52 @@ RECURRENT = {
         "num_mem_blocks": 1,
         "chunk_size": 8,
     },
+    "zaya": {**HEAD, **EXPERTS, "num_experts_per_tok": 1, "router_hidden_size": 16},
 }
 """State-space, convolution and linear-attention layers, alone or beside attention."""
 
 OTHER_ATTENTION = {
+    "axk2": INDEXED,
     "big_bird": {**UNDROPPED, "is_decoder": True, "attention_type": "original_full"},
     "bloom": OLD,
     "codegen": {**OLD, **UNDROPPED},
     "cpmant": {**UNDROPPED, "dim_head": 8, "dim_ff": 48},
+    "deepseek_v32": INDEXED,
+    "deepseek_v4": {
+        **INDEXED,
+        **SLIDING,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+        "mlp_layer_types": ["hash_moe", "moe"],
+        "o_groups": 2,
+        "o_lora_rank": 8,
+    },
     "doge": {},
+    "dots3_note_text": {
+        **INDEXED,
+        **SLIDING,
+        "layer_types": ["indexed_attention", "sliding_attention"],
+        "shared_experts_intermediate_size": 24,
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 4,
+        "swa_q_lora_rank": 16,
+        "swa_kv_lora_rank": 16,
+        "swa_head_dim": 12,
+        "swa_qk_nope_head_dim": 8,
+        "swa_v_head_dim": 6,
+    },
     "falcon-7b": {"type": "falcon", "multi_query": True, "alibi": False},
     "falcon-rw": {"type": "falcon", "alibi": True},
     "flint": {**HEAD, **MIXED, **EXPERTS},
     "gemma2": {**HEAD, **MIXED, "query_pre_attn_scalar": 8},
+    "glm5_next-indexed": {
+        **GLM5_NEXT,
+        "type": "glm5_next",
+        "text_config": {**GLM5_NEXT["text_config"], "layer_types": ["indexed_attention", "indexed_attention"]},
+    },
+    "glm_moe_dsa": INDEXED,
     "gpt_neo": {
         **UNDROPPED,
         "num_layers": 2,
@@ -342,6 +469,7 @@ OTHER_ATTENTION = {
     "gptj": {**OLD, **UNDROPPED},
     "granite_swa": MIXED,
     "granitemoe_swa": {**MIXED, **EXPERTS, "layer_rope_theta": [1e4, 1e4]},
+    "hy_v4": {**INDEXED, "indexer_types": ["full", "shared"]},
     "llama4_text": {
         **HEAD,
         **EXPERTS,
@@ -352,6 +480,7 @@ OTHER_ATTENTION = {
     },
     "megatron-bert": {**UNDROPPED, "is_decoder": True},
     "mimo_v2_flash": {**HEAD, **MIXED, **EXPERTS, **MIXED_MLP, "v_head_dim": 6},
+    "minimax_m3": {**BLOCKS, "layer_types": ["full_attention", "minimax_m3_sparse"]},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
     "openai-gpt": {**OLD, **UNDROPPED},
     "rembert": {**UNDROPPED, "is_decoder": True, "input_embedding_size": 16, "output_embedding_size": 16},
@@ -359,7 +488,7 @@ OTHER_ATTENTION = {
     "vaultgemma": {**HEAD, **MIXED, "query_pre_attn_scalar": 8},
     "xglm": {**UNDROPPED, "d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
 }
-"""Attention that ours does not run: sinks, capped logits, biases, chunks, code of its own."""
+"""Attention that ours does not run: sinks, capped logits, biases, chunks, selected or compressed keys, own code."""
 
 ENCODERS = {
     "bert": UNDROPPED,
@@ -380,6 +509,11 @@ ROBERTA = {
 }
 """Their positions begin at 2, those of a packed batch at 0."""
 
+SINCE_5_24 = {"apertus1p5_text", "dory", "inkling2_loop_text", "lara_mini", "sarvam_mla", "sarvam_moe"}
+for families in (NEWER, RECURRENT):  # an earlier transformers does without them
+    for family in SINCE_5_24 - set(CONFIG_MAPPING_NAMES):
+        families.pop(family, None)
+
 FAMILIES = {**POST, **NEWER, **OTHER_ATTENTION, **RECURRENT, **ENCODERS, **ROBERTA}
 
 
@@ -390,11 +524,10 @@ def tiny_model(family, *, attention=None, dtype=torch.float32, **changes):
     config._attn_implementation = attention
     config._experts_implementation = "eager"  # the default has no float64
     auto = AutoModelForMaskedLM if family in {**ENCODERS, **ROBERTA} else AutoModelForCausalLM
+    if "text_config" in options:
+        auto = AutoModelForImageTextToText
     torch.manual_seed(0)
     return auto.from_config(config, dtype=dtype).train()
-
-
-TEXT = {name: value for name, value in COMMON.items() if "dropout" not in name}
 
 
 def tiny_paligemma():
