@@ -8,6 +8,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
+from packer.sources.find_source import files_in
 from tests.helpers.commands import run
 from tests.helpers.opening import open_source
 from tests.helpers.splits import refused, save, tokens_of
@@ -15,6 +16,10 @@ from tests.helpers.splits import refused, save, tokens_of
 
 def names_of(source):
     return [file.name for file in open_source(source).files]
+
+
+def names_of_text(source):
+    return [path.name for path in files_in(str(source), [source])]
 
 
 def link(folder, name, target):
@@ -79,6 +84,17 @@ def test_the_first_bytes_decide_how_a_file_is_read_whatever_its_name(tmp_path):
         "unknown format (it begins with b'<rows>'); supported formats are Arrow (.arrow .ipc .feather), "
         "Parquet (.parquet), JSON (.jsonl .ndjson .json, also .gz .zst), Megatron's index (.idx), "
         "datatrove's tokens (.ds), bare arrays (.npy .bin), CSV (.csv, also .gz .zst) and text (.txt, also .gz .zst)"
+    )
+
+
+def test_files_of_formats_that_are_not_read_are_said_where_most_are_left_out(tmp_path, caplog):
+    save(tmp_path, ["README.txt"])
+    for name in ("a.py", "b.rs", ".hidden"):
+        (tmp_path / name).write_text("code")
+    with caplog.at_level("INFO", logger="packer"):
+        assert names_of_text(tmp_path) == ["README.txt"]
+    assert f"2 of 3 files in {tmp_path} are left out, because no format that is read has their endings: .py, .rs" in (
+        caplog.text
     )
 
 

@@ -229,7 +229,7 @@ def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
     A PackerError is raised if a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
     roots = list(folders)
-    found, saved, described = list[AnyPath](), list[str](), list[str]()
+    found, saved, described, others = list[AnyPath](), list[str](), list[str](), list[AnyPath]()
     for folder, children in _tree(roots):
         with reading(str(folder)):
             names = {child.name for child in children}
@@ -237,13 +237,24 @@ def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
                 saved.append(str(folder))
             if folder not in roots and README in names and configurations_in(folder):
                 described.append(str(folder))
-            found += [child for child in children if is_data(child.name) and not child.is_dir()]
+            files = [child for child in children if not child.is_dir()]
+            found += [file for file in files if is_data(file.name)]
+            others += [file for file in files if not ending_of(file.name) and file.name != README]
     for what, folders_inside in (("saved dataset(s)", saved), ("folder(s) with configs in README.md", described)):
         if folders_inside:
             raise PackerError(
                 f"{name} contains {len(folders_inside)} {what}: {', '.join(sorted(folders_inside)[:5])}; "
                 "give one of them as the source"
             )
+    if len(others) > len(found) > 0:
+        endings = sorted({file.suffix or file.name for file in others})
+        log.info(
+            "%d of %d files in %s are left out, because no format that is read has their endings: %s",
+            len(others),
+            len(others) + len(found),
+            name,
+            ", ".join(endings[:5]) + (", ..." if len(endings) > 5 else ""),
+        )
     given = set(map(str, found))
     return sorted(_main_files([file for file in found if not _is_part(file, given)]), key=_name_bytes)
 
