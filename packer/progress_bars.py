@@ -100,6 +100,7 @@ def _drawn() -> Iterator[Progress]:
     """
     has_bars, kind, begun, last, bar = _has_bars(), "", 0.0, 0.0, None
     lock, ended, step = threading.Lock(), threading.Event(), ("", 0, 0)
+    clock: threading.Thread | None = None
 
     def tick() -> None:
         while not ended.wait(TICK):
@@ -110,12 +111,13 @@ def _drawn() -> Iterator[Progress]:
                         bar.refresh()
 
     def draw(stage: str, done: int, total: int) -> None:
-        nonlocal step
+        nonlocal step, clock
         raise_if_interrupted()
         with lock:
             if not step[0]:
                 with suppress(RuntimeError):  # no thread can be started
-                    threading.Thread(target=tick, daemon=True, name="progress").start()
+                    (started := threading.Thread(target=tick, daemon=True, name="progress")).start()
+                    clock = started
             step = stage, done, total
             show(*step)
 
@@ -143,10 +145,11 @@ def _drawn() -> Iterator[Progress]:
     try:
         yield draw
     finally:
-        with lock:
-            ended.set()
-            if bar is not None:
-                bar.close()
+        ended.set()
+        if clock is not None:
+            clock.join()
+        if bar is not None:
+            bar.close()
 
 
 def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:

@@ -214,4 +214,4 @@ def test_an_option_of_a_command_is_a_parameter():
     invoke = CliRunner().invoke
     assert [invoke(play, words).output for words in ([], ["--toys", "5"])] == ["3 toys\n", "5 toys\n"]
     assert "'--toys': 10 is not a whole number from 1 to 9" in invoke(play, ["--toys", "10"]).output
-    assert "--toys N  Number of toys.  [default: 3]" in invoke(play, ["--help"]).output
+    assert "--toys N    Number of toys.  [default: 3]" in invoke(play, ["--help"]).output

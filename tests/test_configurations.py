@@ -312,7 +312,7 @@ def test_a_configuration_of_the_hub_is_named_after_its_id(tmp_path):
     assert several == "openai/gsm8k: has several configurations (main, socratic); name one, as in openai/gsm8k:main"
     number = FILES.index("main/train.jsonl")
     assert main == [["openai/gsm8k:main"], [number, *[0] * 7]]
-    assert splits_of_main == "openai/gsm8k:main: has 2 splits (train, test); choose one, as in split train"
+    assert splits_of_main == "openai/gsm8k:main: has 2 splits (train, test); choose one, as in split='train'"
     assert no_split == "split dev: openai/gsm8k:main has no such split (found: train, test); choose one of these"
     assert no_config.startswith("openai/gsm8k: there is no such configuration (main, socratic); name one")
     (again,) = packed([("openai/gsm8k:main", "train")], HF_HUB_OFFLINE="1")

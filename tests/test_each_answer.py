@@ -154,7 +154,7 @@ def test_a_tokenized_dataset_numbers_the_answers_of_each_record(tokenizer, tmp_p
 
 def test_texts_have_no_answers(tokenizer, tmp_path):
     source = write_lines(tmp_path / "texts.jsonl", [{"text": "The quick brown fox"}])
-    with pytest.raises(packer.PackerError, match="each-answer does not fit documents of text: choose all"):
+    with pytest.raises(packer.PackerError, match="each-answer' does not fit documents of text: choose all"):
         packed(source, tmp_path / "out", tokenizer)
 
 

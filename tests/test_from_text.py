@@ -316,7 +316,7 @@ def test_impossible_requests_are_refused_before_anything_is_written(tmp_path, to
     bare = save_tokenizer(tmp_path / "bare")
     assert "no file, no folder, and no Hub id like org/name" in refused(text, str(tmp_path / "none"))
     assert "has no chat template; choose a template by chat_template (chatml, " in refused(chat, bare)
-    assert "train_on assistant does not fit documents of text" in refused(text, tokenizer, train_on="assistant")
+    assert "train_on='assistant' does not fit documents of text" in refused(text, tokenizer, train_on="assistant")
     assert "train_on is 'me': choose one of all, completion, assistant" in refused(text, tokenizer, train_on="me")
     assert "give tokenizer to pack text or chats" in refused(text, None)
     assert "text_column is 'body', but there is no tokenizer: set" in refused(text, None, text_column="body")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError
 from packer.inputs.meanings import names
+from tests.helpers.commands import succeeded
 from tests.helpers.each_answer import documents_in
 from tests.helpers.opening import open_source
 from tests.helpers.writing import write_as, write_lines
@@ -30,7 +31,8 @@ MASKS = [
 ]
 INVERSE = ["prompt_mask"]
 LENGTHS = ["prompt_length", "answer_start_idx"]
-WEIGHTS = ["weight", "weights", "sample_weight", "loss_weight", "loss_weights", "loss_scale", "loss_multiplier"]
+LISTS_OF_WEIGHTS = ["weight", "weights"]
+WEIGHTS = ["sample_weight", "loss_weight", "loss_weights", "loss_scale", "loss_multiplier"]
 REFUSED = ["mask", "action_mask", "padding_mask"]
 NOTHING = {
     "special_tokens_mask": [1, 0, 0],
@@ -123,7 +125,7 @@ def test_the_names_here_are_those_of_the_table():
         "mask": MASKS,
         "inverse_mask": INVERSE,
         "prompt_length": LENGTHS,
-        "weight": WEIGHTS,
+        "weight": [*WEIGHTS, *LISTS_OF_WEIGHTS],
         "refused": REFUSED,
     }.items():
         found = set(names("tokens", means))
@@ -181,7 +183,7 @@ WRONG = {
         {"loss_multiplier": 0.5},
         "'loss_multiplier' holds 0.5 as weight: .* keep loss_multiplier",
     ),
-    "text": ({"weight": "high"}, "'weight' holds high as weight"),
+    "text": ({"loss_weight": "high"}, "'loss_weight' holds high as weight"),
     "long prompt": (
         {"prompt_length": 4},
         "'prompt_length' holds 4 for 3 tokens: it is the number of tokens ",
@@ -203,8 +205,8 @@ def test_what_cannot_be_read_is_refused_by_its_name(tmp_path, column, message, k
 
 
 def test_a_record_with_a_wrong_number_is_left_out(tmp_path):
-    good = {"input_ids": [1, 2, 3], "prompt_length": 1, "loss_scale": [1, 0, 1], "weight": 1}
-    bad = [{**good, "prompt_length": 4}, {**good, "prompt_length": "one"}, {**good, "weight": 0.5}]
+    good = {"input_ids": [1, 2, 3], "prompt_length": 1, "loss_scale": [1, 0, 1], "loss_multiplier": 1}
+    bad = [{**good, "prompt_length": 4}, {**good, "prompt_length": "one"}, {**good, "loss_multiplier": 0.5}]
     bad += [{**good, "loss_scale": [1, 0, 2]}]
     source = write_lines(tmp_path / "a.jsonl", [good, *bad, good])
     packer.pack(source, tmp_path / "out", max_len=8, on_error="skip")
@@ -215,18 +217,18 @@ def test_a_record_with_a_wrong_number_is_left_out(tmp_path):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize("on", [True, 1, 1.0])
 def test_a_missing_weight_is_one(tmp_path, kind, on):
-    records = [{"input_ids": [1, 2], "weight": weight} for weight in (on, None, type(on)(0))]
+    records = [{"input_ids": [1, 2], "loss_multiplier": weight} for weight in (on, None, type(on)(0))]
     packer.pack(write_as(tmp_path / FILES[kind], records), tmp_path / "out", max_len=8)
     found = documents_in(tmp_path / "out")
     assert [found[number][1] for number in range(3)] == [[-100, 2], [-100, 2], [-100, -100]]
 
 
 def test_weights_are_carried_where_they_are_kept(tmp_path):
-    record = {"input_ids": [1, 2, 3], "weight": 0.5, "loss_scale": [1.0, 2.0, 1.0]}
+    record = {"input_ids": [1, 2, 3], "loss_multiplier": 0.5, "loss_scale": [1.0, 2.0, 1.0]}
     source = write_lines(tmp_path / "a.jsonl", [record])
-    packer.pack(source, tmp_path / "out", max_len=8, keep=["weight"], keep_tokens=["loss_scale"])
+    packer.pack(source, tmp_path / "out", max_len=8, keep=["loss_multiplier"], keep_tokens=["loss_scale"])
     ((_, labels, kept),) = documents_in(tmp_path / "out").values()
-    assert (labels, kept["weight"]) == ([-100, 2, 3], 0.5)
+    assert (labels, kept["loss_multiplier"]) == ([-100, 2, 3], 0.5)
 
 
 @pytest.mark.parametrize("name", [*MASKS, *INVERSE, *LENGTHS])
@@ -293,3 +295,16 @@ def test_lists_of_documents_refuse_every_name(tmp_path, name, later):
 def test_names_of_nested_objects_say_nothing(tmp_path):
     lines = [json.dumps({"input_ids": [1, 2], "meta": {"loss_mask": [1, 0], "weight": 2}})] * 3
     assert packer.pack(write_lines(tmp_path / "a.jsonl", lines), tmp_path / "out", max_len=8).totals.tokens_trained == 3
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", LISTS_OF_WEIGHTS)
+def test_a_weight_that_is_a_single_number_may_mean_anything_and_is_named(tmp_path, name, kind):
+    source = write_as(tmp_path / FILES[kind], [{"input_ids": [1, 2, 3], name: 0.5}] * 2)
+    assert f"Fields that nothing reads: {name}" in succeeded("pack", source, "--max-len", 8, "-o", tmp_path / "out")
+    source = write_as(tmp_path / f"lists-{FILES[kind]}", [{"input_ids": [1, 2, 3], name: [1, 0, 1]}] * 2)
+    packer.pack(source, tmp_path / "lists", max_len=8)
+    assert [found[1] for found in documents_in(tmp_path / "lists").values()] == [[-100, -100, 3]] * 2
+    source = write_as(tmp_path / f"halves-{FILES[kind]}", [{"input_ids": [1, 2, 3], name: [1.0, 0.5, 1.0]}] * 2)
+    with pytest.raises(packer.PackerError, match=f"'{name}' holds 0.5 at position 1: weights other than 0 and 1"):
+        packer.pack(source, tmp_path / "halves", max_len=8)

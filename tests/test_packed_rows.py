@@ -540,7 +540,10 @@ def test_masks_of_any_meaning_hold_for_the_documents_of_rows(tmp_path):
     assert labels_of(tmp_path, rows) == [[-100, -100, 3], [-100, 5, 6]]
     rows = [{"input_ids": [1, 2, 3, 4, 5, 6], "seq_start_id": [0, 3], "loss_mask": [0, 1, 0, 1, 1, 0]}]
     assert labels_of(tmp_path, rows) == [[-100, -100, 3], [-100, 5, 6]]
-    rows = [{"input_ids": [1, 2, 3, 4], "seq_lengths": [2, 2], "weight": 1}, {"input_ids": [5, 6, 7], "weight": 0}]
+    rows = [
+        {"input_ids": [1, 2, 3, 4], "seq_lengths": [2, 2], "loss_multiplier": 1},
+        {"input_ids": [5, 6, 7], "loss_multiplier": 0},
+    ]
     rows[1]["seq_lengths"] = [3]
     assert labels_of(tmp_path, rows) == [[-100, 2], [-100, 4], [-100, -100, -100]]
     rows = [{"input_ids": [5, 6, 7], "seq_lengths": [3], "prompt_length": 2}]

@@ -359,7 +359,7 @@ def test_an_unfinished_pack_is_not_resumed_with_the_other_choice(source, tmp_pat
         kill(striking, r"spill/.*\.json$", after=True)
         with pytest.raises(Killed):
             pack(source, tmp_path / "out")
-    with pytest.raises(PackerError, match="on_error='skip', not error"):
+    with pytest.raises(PackerError, match="on_error skip, not error"):
         pack(source, tmp_path / "out", on_error="error")
 
 

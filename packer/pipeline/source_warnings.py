@@ -115,7 +115,8 @@ def notes_on(opened: Source, counts: Mapping[str, int]) -> tuple[str, ...]:
     columns = dict.fromkeys([*opened.fields, *fields_counted("column", counts)])
     needed = {*chain.from_iterable(each.needed for each in opened.inputs)}
     if encoder is None:
-        found = {"": unread("tokens", columns, needed.union(field.name for field in FIELDS["tokens"]))}
+        known = needed.union(field.name for field in FIELDS["tokens"] if not field.only_lists)
+        found = {"": unread("tokens", columns, known)}
     else:
         found = {"": unread("record", columns, needed), **encoder.unread(counts)}
     shown = [f"{where}{_listed(fields)}" for where, fields in found.items() if fields]
