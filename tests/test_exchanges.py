@@ -140,7 +140,8 @@ def test_options_that_rule_out_exchanges_are_refused(tmp_path, options):
 @given(CHATS, st.integers(4, 30), st.sampled_from(["keep-all", "drop"]))
 def test_trained_tokens_that_are_cut_off_are_counted(chats, max_len, untrained):
     columns = columns_of(chats)
-    columns["labels"][0] = [-100] * max_len + columns["labels"][0][max_len:]
+    first = columns["labels"][0]
+    columns["labels"][0] = [-100] * min(max_len, len(first)) + first[max_len:]
     with TemporaryDirectory() as folder:
         source, out = write(Path(folder) / "chats.parquet", columns), Path(folder) / "out"
         options = {"long": "truncate", "untrained": untrained, "holdout": None}

@@ -257,7 +257,8 @@ def install(instants: Instants, *, exchanges: bool) -> None:
 
             def tell(stage: str, done: int, total: int) -> None:
                 kind = stage.split()[0]
-                instants.at(stages.get(kind, kind), f"tell {kind}")
+                if done or kind != "decode":  # that bar appears before a copy has been begun
+                    instants.at(stages.get(kind, kind), f"tell {kind}")
                 draw(stage, done, total)
 
             yield tell
