@@ -90,6 +90,7 @@ def chats(draw, depth):
     }
 
 
+@pytest.mark.nightly(after=3)
 @pytest.mark.parametrize("depth", MESSAGES)
 def test_chats_are_packed_as_datasets_decodes_them_whatever_is_json(depth, tokenizer, tmp_path_factory):
     features = Features({"messages": MESSAGES[depth], "tools": List(Json()), "system": Json()})

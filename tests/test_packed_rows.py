@@ -218,7 +218,7 @@ rows_of_documents = st.lists(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(rows=rows_of_documents, name=st.sampled_from(FORMATS))
 def test_documents_of_any_rows_are_those_that_were_packed(tmp_path_factory, layout, rows, name):
     records = [layout(row, tail) for row, tail in rows]

@@ -92,6 +92,7 @@ def answers_of(made: Encoder, one) -> list[tuple[list[int], list[int]]] | None:
     return list(zip(lists(found.input_ids), lists(found.labels), strict=True))
 
 
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_chats_with_one_answer_are_trained_as_the_tokenizers_own_template_asks_for_them(saved, variant):
     auto = transformers.AutoTokenizer.from_pretrained(saved[variant])
