@@ -60,7 +60,7 @@ if not os.environ.get("NUMBA_DISABLE_JIT"):
 jit.compile_from_now_on()
 
 # the first example of a property pays for compiling its kernels
-settings.register_profile("packer", deadline=None, max_examples=20)
+settings.register_profile("packer", deadline=None, max_examples=15)
 settings.register_profile("nightly", deadline=None, max_examples=300)
 # the kernels again, in other modes; as plain Python, an example takes long
 few = 8 if os.environ.get("NUMBA_DISABLE_JIT") else 15

@@ -125,7 +125,7 @@ def unfinished(source) -> Path:
     return out
 
 
-@pytest.mark.nightly(after=len(CELLS) // 5)
+@pytest.mark.nightly(after=len(CELLS) // 10)
 @pytest.mark.parametrize(("name", "damage"), [cell for first in range(5) for cell in CELLS[first::5]])
 def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(
     source, expected, unfinished, tmp_path, name, damage

@@ -230,7 +230,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.nightly(after=8)
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("mean", [None, "sequence"])
 @pytest.mark.parametrize(
     ("family", "attention", "options"), WAYS, ids=lambda each: each if isinstance(each, str) else ""

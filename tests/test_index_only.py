@@ -28,7 +28,7 @@ from tests.helpers.packed_rows import edit_manifest, fit_manifest
 from tests.helpers.writing import write_ipc
 
 
-@pytest.mark.nightly(after=8)
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_with_their_source_are_those_of_the_copied_dataset_which_an_index_becomes(tmp_path, name):
     make, options = SOURCES[name]

@@ -52,7 +52,7 @@ def segments_with(dataset: packer.PackedDataset, per_segment=(), per_token=()):
             place += int(row["seq_lengths"][number])
 
 
-@pytest.mark.nightly(after=7)
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"align": 4}, {"algorithm": "wrapped"}], ids=str)
 def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):

@@ -281,7 +281,7 @@ REPLACEABLE = {
 }
 
 
-@pytest.mark.nightly(after=14)
+@pytest.mark.nightly(after=7)
 @pytest.mark.parametrize("name", [*list(REPLACEABLE)[::2], *list(REPLACEABLE)[1::2]])  # every second one of each kind
 def test_another_output_is_refused_in_one_line_and_replaced_on_request(tmp_path, request, name):
     command, state, words, *more = REPLACEABLE[name]

@@ -86,7 +86,7 @@ def shards(request):
     return {"of a partition": found[::2], "of the pool": found[1::2]}
 
 
-@pytest.mark.nightly(after=8)
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("kind", ["of a partition", "of the pool"])
 @pytest.mark.parametrize("statistic", [row_order, segment_order, source_order, partners])
 def test_nothing_correlates_within_a_shard(shards, kind, statistic):
