@@ -15,7 +15,7 @@ from tests.helpers.commands import refused, run
 from tests.helpers.from_text import small as small  # fixtures
 from tests.helpers.from_text import write_formats
 from tests.helpers.small import shrink
-from tests.helpers.writing import write_lines
+from tests.helpers.writing import write_as, write_lines
 
 pytest.importorskip("transformers")
 
@@ -86,6 +86,46 @@ def test_columns_beside_tokens_are_named_and_known_ones_are_not(tmp_path, monkey
         assert found == ("id, late" if name == "later" else "id"), name
     write_lines(tmp_path / "lengths.jsonl", [{"tokens": 5, "id": "a"}])
     assert unread("pack", "--lengths", "lengths.jsonl:tokens", "--max-len", 16, "-o", "lengths") is None
+
+
+VALUES = {"number": 7, "text": "seven", "lists": [[7], [8], [9]]}
+CASES = [
+    *(("jsonl", "number"), ("arrow", "lists"), ("parquet", "text"), ("jsonl", "text"), ("jsonl", "lists")),
+    *((kind, what) for kind in ("arrow", "parquet") for what in VALUES),
+]
+
+
+@pytest.mark.nightly(after=2)
+@pytest.mark.parametrize(("kind", "what"), CASES)
+def test_no_column_of_the_table_is_dropped_in_silence(tmp_path, kind, what):
+    harmless = names("tokens", "nothing", "exchanges")
+    for field in FIELDS["tokens"][1:]:
+        source = write_as(tmp_path / f"{field.name}.{kind}", [{"input_ids": [1, 2, 3], field.name: VALUES[what]}] * 2)
+        done = run("pack", source, "--max-len", 8, "--no-sync", "-o", tmp_path / f"out-{field.name}")
+        is_said = f"'{field.name}'" if done.exit_code else f"Fields that nothing reads: {field.name}\n"
+        assert is_said in done.output or (done.exit_code == 0 and field.name in harmless), done.output
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+def test_labels_of_the_next_token_need_what_says_where_documents_begin(tmp_path, kind):
+    rows = {
+        "inputs": [5, 6, 7],
+        "inputs_segmentation": [1, 1, 2],
+        "targets": [6, 7, 8],
+        "targets_segmentation": [1, 0, 2],
+    }
+    for name, record in {
+        "targets": {"input_ids": [5, 6, 7], "targets": [6, 7, 8]},
+        "targets_segmentation": {"input_ids": [5, 6, 7], "seq_lengths": [2, 1], "targets_segmentation": [1, 0, 2]},
+    }.items():
+        said = refused("pack", write_as(tmp_path / f"{name}.{kind}", [record]), "--max-len", 8, "-o", tmp_path / "out")
+        assert f"'{name}' says what is trained of the next token" in said
+    source = write_as(tmp_path / f"named.{kind}", [{"input_ids": [5, 6, 7], "targets": [5, -100, 7]}])
+    made = packer.pack(source, tmp_path / "named", max_len=8, labels_column="targets")
+    assert made.totals.tokens_trained == 1  # the first is never trained
+    assert (
+        packer.pack(write_as(tmp_path / f"rows.{kind}", [rows]), tmp_path / "of-rows", max_len=8).totals.documents == 2
+    )
 
 
 def test_what_packer_tokenize_wrote_has_nothing_that_nothing_reads(tmp_path, tokenizer, monkeypatch):

@@ -293,7 +293,7 @@ def refusal(place: Place, found: Collection[str], used: Container[str] = ()) -> 
 
 def unread(place: Place, found: Collection[str], used: Container[str]) -> list[str]:
     """Return the names that nothing reads: neither used nor known to mean nothing."""
-    return [name for name in found if name not in used and name not in names(place, "nothing")]
+    return [name for name in found if name not in used and name not in names(place, "nothing", "exchanges")]
 
 
 def counted_fields(place: str, found: Iterable[str]) -> dict[str, int]:
@@ -361,5 +361,8 @@ LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS = (
 SAYING = (*LABELS, *MASKS, *PROMPT_LENGTHS, *WEIGHTS, *names("tokens", "refused"))
 """Columns that say which tokens are trained, or padding."""
 
-ONLY_LISTS = (*BOUNDS, *(field.name for field in FIELDS["tokens"] if field.only_lists))
-"""Columns of `SAYING` and `BOUNDS` that say so only as a list of numbers."""
+SHIFTED = names("tokens", "shifted_labels", "shifted_numbers")
+"""Columns of lists that say what is trained of the next token, in rows that the same tool packed."""
+
+ONLY_LISTS = (*BOUNDS, *SHIFTED, *(field.name for field in FIELDS["tokens"] if field.only_lists))
+"""Columns of `SAYING`, `BOUNDS` and `SHIFTED` that say so only as a list of numbers."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.inputs.documents import reading
 from packer.inputs.list_checks import STRIPPED
-from packer.inputs.meanings import FIELDS, fields_counted, unread
+from packer.inputs.meanings import fields_counted, unread
 from packer.inputs.token_tables import MappedLists
 from packer.report.plain_text import count_of
 from packer.sources.packed_rows import ROWS
@@ -110,15 +110,10 @@ def notes_on(opened: Source, counts: Mapping[str, int]) -> tuple[str, ...]:
     """Return what a summary says of a source: which fields nothing reads, and that prompts are packed as texts."""
     encoder = opened.encoder
     notes = [] if encoder is None or encoder.note is None else [encoder.note]
-    if not opened.fields:
-        return tuple(notes)
     columns = dict.fromkeys([*opened.fields, *fields_counted("column", counts)])
     needed = {*chain.from_iterable(each.needed for each in opened.inputs)}
-    if encoder is None:
-        known = needed.union(field.name for field in FIELDS["tokens"] if not field.only_lists)
-        found = {"": unread("tokens", columns, known)}
-    else:
-        found = {"": unread("record", columns, needed), **encoder.unread(counts)}
+    found = {"": unread("tokens" if encoder is None else "record", columns, needed)}
+    found |= {} if encoder is None else encoder.unread(counts)
     shown = [f"{where}{_listed(fields)}" for where, fields in found.items() if fields]
     return (*notes, *([f"Fields that nothing reads: {'; '.join(shown)}"] if shown else []))
 

@@ -73,7 +73,7 @@ class RowColumns(NamedTuple):
         per_token += [self.trained] if self.trained else []
         documents = self.documents
         extra = dict.fromkeys((*documents.extra, *per_token, *self.numbers, *self.bounds))
-        absent = tuple(name for name in documents.absent if name not in extra)
+        absent = tuple(name for name in documents.absent if name not in (*extra, documents.labels))
         per_token = [*dict.fromkeys((*documents.per_token, *per_token))]
         return documents._replace(extra=(*extra,), per_token=(*per_token,), masks=self.numbers, absent=absent)
 
@@ -148,7 +148,8 @@ def are_documents(input_: Input, rows: RowColumns) -> bool:
         return False
     with reading(input_.file.name), suppress(ValueError, AssertionError):  # raised with its place when it is read
         return all(
-            np.array_equal(as_numpy(values_of(positions)), restart_positions(list_lengths(tokens)))
+            pa.types.is_integer(values_of(positions).type)
+            and np.array_equal(as_numpy(values_of(positions)), restart_positions(list_lengths(tokens)))
             for tokens, *columns in input_.chunks(input_.columns.input_ids, *rows.bounds)
             for positions in columns
         )

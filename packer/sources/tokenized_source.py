@@ -18,7 +18,17 @@ from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usua
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
 from packer.inputs.loss_columns import Fields, loss_columns, mask_of_numbers, names_of
-from packer.inputs.meanings import ATTENTION, BOUNDS, EXCHANGE_STARTS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, refusal
+from packer.inputs.meanings import (
+    ATTENTION,
+    BOUNDS,
+    EXCHANGE_STARTS,
+    LABELS,
+    MASKS,
+    PROMPT_LENGTHS,
+    SAYING,
+    SHIFTED,
+    refusal,
+)
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions
 from packer.sources.find_source import first_fields, for_each_file
@@ -53,13 +63,20 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     read = _with_masks(_columns_of(options, names), fields, found.name)
     rows = row_columns(found, names, read, _without(read, read.masks))
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
+    used = {*wanted.wanted(has_labels=True)}  # also masks that turn out to mask nothing
+    for name in (name for name in loss_columns(fields, SHIFTED) if name not in used):
+        raise PackerError(
+            f"{found.name}: '{name}' says what is trained of the next token, beside columns of its tool that say where "
+            "documents begin, which are missing; if it holds labels of the tokens themselves, say --labels-column "
+            f"{name}, else remove it"
+        )
 
     # Open the files, or the table.
     opened = _opened(found, wanted, skips=options.on_error == "skip")
 
     # Know all columns, compare those to read, and apply the masks.
     of_files = (each.reader.names if isinstance(each, DecodedInput) else each.fields for each in opened)
-    fields = dict.fromkeys(chain(names, *of_files))
+    unused = dict.fromkeys(name for name in chain(names, *of_files) if name not in used)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     columns = columns._replace(widths=usual_widths(opened, columns.per_token))
     if rows is not None and not all(are_documents(each, rows) for each in opened):
@@ -77,7 +94,7 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
         inputs=inputs,
         columns=columns,
         packed_by=() if rows is None else tuple(rows.bounds),
-        fields=tuple(fields),
+        fields=tuple(unused),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id,
     )
@@ -166,7 +183,7 @@ def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
         extra=(*columns.extra, *masks),
         per_token=(*columns.per_token, *(each for each, has_lists in masks.items() if has_lists)),
         masks=tuple(masks),
-        absent=tuple(each for each in (*SAYING, *BOUNDS) if each not in used),
+        absent=tuple(each for each in (*SAYING, *BOUNDS, *SHIFTED) if each not in used),
     )
 
 
