@@ -66,7 +66,7 @@ def tokenizer(tokenizer_path):
 def labels_of(tokenizer_path):
     opened = {}
 
-    def encoded(template, train_on=None, *, pairs=False, **record):
+    def encoded(template, train_on=None, **record):
         key = template, train_on, tuple(record)
         if key not in opened:
             options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)

@@ -12,6 +12,7 @@ import packer
 from packer.inputs.meanings import FIELDS, names
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.commands import refused, run
+from tests.helpers.each_answer import documents_in
 from tests.helpers.from_text import small as small  # fixtures
 from tests.helpers.from_text import write_formats
 from tests.helpers.small import shrink
@@ -135,6 +136,22 @@ def test_what_packer_tokenize_wrote_has_nothing_that_nothing_reads(tmp_path, tok
         name = ["--tokenizer", tokenizer, "--train-on", train_on, "-o", f"of-{train_on}"]
         assert unread("tokenize", source, *name) is None
         assert unread("pack", f"of-{train_on}", "--max-len", 32) is None
+
+
+def test_a_message_is_read_by_either_pair_of_names_and_the_rest_is_named(tmp_path, tokenizer):
+    def packed(name, *messages):
+        source = write_lines(tmp_path / f"{name}.jsonl", [{"messages": messages}] * 2)
+        out = tmp_path / name
+        said = unread("pack", source, "--tokenizer", tokenizer, "--max-len", 32, "-o", out)
+        return said, documents_in(out)
+
+    asked, answer = {"role": "user", "content": "fox?"}, {"role": "assistant", "content": "dogs"}
+    said, usual = packed("usual", asked, answer)
+    assert said is None
+    others = {"from": "gpt", "value": "the", "input": "quick", "output": "fox"}
+    assert packed("both", {**asked, **others}, answer) == ("messages: from, input, output, value", usual)
+    assert packed("value", {"role": "user", "value": "fox?"}, {"role": "assistant", "value": "dogs"}) == (None, usual)
+    assert packed("from", {"from": "human", "content": "fox?"}, {"from": "gpt", "value": "dogs"}) == (None, usual)
 
 
 def test_datasets_in_memory_are_told_in_the_log(tmp_path, tokenizer, caplog):

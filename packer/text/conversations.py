@@ -258,14 +258,14 @@ def _message(message: Any, where: str) -> Message:
         role, known = message["role"], ROLE_NAMES
     elif "from" in message:
         role, known = message.pop("from"), SHAREGPT_ROLES
-        if "value" in message:
-            message["content"] = message.pop("value")
     else:
         found = ", ".join(message) or "none"
         raise record_error(f"{where} has no 'role' (found: {found})", "invalid_chat")
     if not isinstance(role, str) or role not in known:
         among = f"which is none of {', '.join(known)}"
         raise record_error(f"{where} has the role {role!r}, {among}", "invalid_chat")
+    if "value" in message and "content" not in message:
+        message["content"] = message.pop("value")
     if role == "function_call" and isinstance(message.get("content"), str):
         message[CALLS] = _calls_of(message.pop("content"), where)
     if CALLS in message:

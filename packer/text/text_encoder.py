@@ -27,6 +27,7 @@ from packer.inputs.meanings import (
     FIELDS,
     PLACEHOLDERS,
     REASONING,
+    Means,
     Place,
     counted_fields,
     fields_counted,
@@ -61,7 +62,9 @@ _CHARACTERS = 1 << 20
 _DOCUMENTS = 1 << 10
 
 _PLACES: tuple[Place, ...] = ("message", "part")
-_READ = {field.name for place in _PLACES for field in FIELDS[place] if field.means not in ("template", "reasoning")}
+_OTHERS: tuple[Means, ...] = ("template", "reasoning", "prompt", "completion")
+_READ = {field.name for place in _PLACES for field in FIELDS[place] if field.means not in _OTHERS} - {"from", "value"}
+"""Fields of messages as `chat_of` returns them, where those of ShareGPT and Capybara have become role and content."""
 _WHOLE = re.compile(r"\bmessages?\s*\|\s*tojson|\bmessage\.items\(")  # templates that write all fields
 
 
