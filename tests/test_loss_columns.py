@@ -19,6 +19,7 @@ FILES = {"jsonl": "a.jsonl", "parquet": "a.parquet", "arrow": "a.arrow", "saved"
 
 # What each name says of the tokens of a document. This list is the reference: it shares nothing with packer's table.
 LABELS = ["labels", "label", "label_ids"]
+SHIFTED = ["targets", "targets_segmentation"]  # of the next token, in rows of MaxText
 MASKS = [
     "loss_mask",
     "completion_mask",
@@ -247,7 +248,7 @@ def test_any_name_is_that_of_labels_if_it_is_given_as_such(tmp_path, name, kind)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
-@pytest.mark.parametrize("name", [*LABELS, *MASKS, *INVERSE, *LENGTHS, *WEIGHTS, *REFUSED])
+@pytest.mark.parametrize("name", [*LABELS, *MASKS, *INVERSE, *LENGTHS, *WEIGHTS, *REFUSED, *SHIFTED])
 def test_a_name_that_only_a_later_file_has_is_refused(tmp_path, name, kind):
     value = ALL_TRAINED.get(name, [1, 1, 1])
     for file, columns in (("a", {"label": 1}), ("b", {"label": 2, name: value})):
@@ -257,7 +258,7 @@ def test_a_name_that_only_a_later_file_has_is_refused(tmp_path, name, kind):
         packer.pack(tmp_path / "data", tmp_path / "out", max_len=8)
 
 
-@pytest.mark.parametrize("name", [*LABELS, *MASKS, *INVERSE, *LENGTHS, *WEIGHTS, *REFUSED])
+@pytest.mark.parametrize("name", [*LABELS, *MASKS, *INVERSE, *LENGTHS, *WEIGHTS, *REFUSED, *SHIFTED])
 def test_a_name_that_only_a_later_line_has_is_refused(tmp_path, name):
     plain, odd = {"input_ids": [1, 2, 3]}, {"input_ids": [1, 2, 3], name: ALL_TRAINED.get(name, [1, 1, 1])}
     source = write_lines(tmp_path / "a.jsonl", [*[plain] * 3, odd])
@@ -282,7 +283,7 @@ def test_pairs_refuse_every_name(tmp_path, prefix, name, later):
 
 
 @pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("name", [*LABELS[1:], *MASKS, *INVERSE, *LENGTHS, *WEIGHTS, *REFUSED])
+@pytest.mark.parametrize("name", [*LABELS[1:], *MASKS, *INVERSE, *LENGTHS, *WEIGHTS, *REFUSED, *SHIFTED])
 def test_lists_of_documents_refuse_every_name(tmp_path, name, later):
     plain = {"input_ids": [[1, 2], [1, 3]], "labels": [[1, 2], [1, 3]]}
     value = ALL_TRAINED.get(name, [1, 1])

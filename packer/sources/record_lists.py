@@ -18,7 +18,7 @@ from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import BlockRecords, as_lists, check_list, check_lists, first_fault, int32_lists
 from packer.inputs.loss_columns import Fields, loss_columns
-from packer.inputs.meanings import SAYING
+from packer.inputs.meanings import SAYING, SHIFTED
 from packer.options import ReadOptions
 from packer.sources.find_source import readers_of
 from packer.sources.record_sources import source_of_records
@@ -41,7 +41,7 @@ def open_records(found: Found, options: ReadOptions) -> Source:
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
     readers = readers_of(found)
-    names = (*SAYING, *(f"{role}_{name}" for role in ROLES for name in SAYING if options.pairs))
+    names = (*SAYING, *SHIFTED, *(f"{role}_{name}" for role in ROLES for name in SAYING if options.pairs))
     unread = [name for name in names if name not in (*columns.wanted(has_labels=True), *COLUMNS_OF_PAIRS)]
     refused = partial(loss_columns, names=unread, depth=1 if options.pairs else 2)
     for reader in readers:

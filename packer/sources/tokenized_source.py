@@ -63,8 +63,9 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     read = _with_masks(_columns_of(options, names), fields, found.name)
     rows = row_columns(found, names, read, _without(read, read.masks))
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
+
     used = {*wanted.wanted(has_labels=True)}  # also masks that turn out to mask nothing
-    for name in (name for name in loss_columns(fields, SHIFTED) if name not in used):
+    for name in (name for name in loss_columns(fields, SHIFTED) if name not in used and columns.input_ids in names):
         raise PackerError(
             f"{found.name}: '{name}' says what is trained of the next token, beside columns of its tool that say where "
             "documents begin, which are missing; if it holds labels of the tokens themselves, say --labels-column "
