@@ -102,7 +102,7 @@ def test_loading_and_the_format_draw_nothing():
 def test_modules_stay_within_the_size_of_the_house():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
-        assert len(text.splitlines()) <= 450, path
+        assert len(text.splitlines()) <= 700, path
 
 
 def test_no_module_imports_from_a_module_of_tests():
