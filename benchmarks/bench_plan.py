@@ -26,7 +26,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.engine import Engine
+from packer.engines.engine import Engine
 from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader
 from packer.plan.plan_partitions import plan_partitions, survey

@@ -48,15 +48,15 @@ python_use_unqualified_type_names = True
 
 # Types of other packages: the build is offline, so there is no inventory to look them up in.
 INTERNAL = (  # `format.md` describes the fields of the first three; PackArguments has those of PackOptions
-    "packer.manifest_fields.SourceIdentity",
-    "packer.manifest_fields.Totals",
-    "packer.manifest_fields.ShardEntry",
+    "packer.json_records.SourceIdentity",
+    "packer.json_records.Totals",
+    "packer.json_records.ShardEntry",
     "packer.shards.manifest.ShardTable",  # a sequence of entries
     "PackArguments",
     "StatsArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses
     "AnyPath",  # a path or such an address
-    "packer.manifest_fields.PlanTotals",
+    "packer.json_records.PlanTotals",
     "packer.report.row_figures.Waiting",
     "OneSource",  # whatever `packer.pack` takes as a source
     "Packed",  # whatever `packer.load` takes as a path

@@ -25,7 +25,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
-from packer.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from packer import attention, trainers
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
     from packer.report.comparison import Comparison
     from packer.report.dataset_figures import Figures
     from packer.shards.manifest import Manifest
+
+__version__ = "0.1.0"
 
 __all__ = [
     "BatchSampler",

@@ -16,14 +16,13 @@ from packer.exporting import write_export
 from packer.options import PackOptions, ReadOptions, RunOptions, options_of, values_of
 from packer.options.option import as_lengths, as_path
 from packer.output.job import Job, Record, Written
-from packer.paths import expanded, located, packed_path
 from packer.pipeline import packing, row_contents, tokenizing, verifying
 from packer.pipeline import stats as collecting
 from packer.pipeline.stats import ReportFile
 from packer.pipeline.waiting import training_job
-from packer.progress import Progress
-from packer.progress_bars import python_progress
+from packer.progress import Progress, python_progress
 from packer.sources.open_sources import one_source
+from packer.stores.paths import expanded, located, packed_path
 
 if TYPE_CHECKING:
     from typing import TypeAlias

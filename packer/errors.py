@@ -1,13 +1,22 @@
-"""Errors that a user can fix. Imports nothing of this package."""
+"""Errors that a user can fix, and errors of the system as one line with the remedy. Imports nothing of this package."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions raised by reading damaged JSON."""
+
+_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
+_NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
+_NETWORK = ("Connect", "Timeout", "gaierror", "OfflineMode")
+_NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 
 
 class PackerError(Exception):
@@ -48,6 +57,14 @@ class SourceError(PackerError):
     """
 
 
+class StoreError(OSError):
+    """A store cannot be reached, or answers with an error, also after repeated requests."""
+
+
+class NoLocksError(OSError):
+    """A file system has no locks."""
+
+
 def extra(name: str) -> str:
     """Return how to install the packages of an extra, for a message."""
     return f'install packer with its extra "{name}", in a checkout by pip install ".[{name}]"'
@@ -79,3 +96,106 @@ def _in_python(found: re.Match[str]) -> str:
     if with_value is not None:
         return f"{with_value.replace('-', '_')}={value!r}"
     return name.replace("-", "_") if name is not None else found[0]
+
+
+def shortage(error: BaseException) -> str | None:
+    """Describe the shortage and its remedy if an error is about memory, memory maps, threads or open files.
+
+    Libraries report a shortage in many ways, so the words of the message count as much as its type:
+    `OSError("Memory mapping file failed: Cannot allocate memory")` has no errno. Such an error says nothing about the
+    data.
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    if any(words in text for words in _NO_THREADS):
+        return f"no more threads can be started ({text}): choose fewer --workers, or raise ulimit -u or -v"
+    if any(words in text for words in _NO_FILES):
+        return f"too many files are open ({text}): raise ulimit -n"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({text}): choose a smaller --max-len or fewer --workers, free some, or raise ulimit -v"
+    if any(words in text for words in _NO_MEMORY):
+        return f"no more memory can be mapped ({text}): free some, or raise ulimit -v or vm.max_map_count"
+    return None
+
+
+def check_address_space(needed: int, what: str) -> None:
+    """Raise MemoryError if fewer than `needed` bytes of address space are left for code that would abort the process.
+
+    LLVM and the library of tokenizers do so. Without a limit by `ulimit -v`, nothing is checked. Other threads may take
+    what is left in the meantime, so `needed` has to be generous.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+    left = limit - pages * resource.getpagesize()
+    if left < needed:
+        raise MemoryError(f"{left >> 20} MiB of address space left for {what}")
+
+
+def shortage_behind(error: BaseException) -> str | None:
+    """Return what `shortage` says about an error or the nearest of its causes."""
+    return next((found for cause in _causes(error) if (found := shortage(cause)) is not None), None)
+
+
+def hub_is_unreachable(error: BaseException) -> bool:
+    """Whether an error, or one that caused it, means that the Hugging Face Hub did not answer.
+
+    The types of errors differ with the version of huggingface_hub and its HTTP library, their names do not.
+    """
+    return any(
+        isinstance(cause, (ConnectionError, TimeoutError)) or any(word in type(cause).__name__ for word in _NETWORK)
+        for cause in _causes(error)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, the nearest first."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+@contextmanager
+def system_errors(out: object, *, resumes: bool) -> Iterator[None]:
+    """Raise an OSError, or any library's error for lack of threads or memory maps, as a PackerError with the remedy.
+
+    The message names `out` if the error names no file; `resumes` is whether the same command resumes the output.
+    """
+    goes_on = ": it resumes where it stopped" if resumes else ""
+    try:
+        yield
+    except (PackerError, MemoryError):
+        raise
+    except OSError as error:
+        where = error.filename or out
+        short = shortage(error)
+        if short is not None:
+            raise PackerError(f"{where}: {short}, and repeat the same command{goes_on}") from error
+        if isinstance(error, StoreError):
+            raise PackerError(f"{error}: repeat the same command when that is fixed{goes_on}") from error
+        if isinstance(error, PermissionError) and "://" in str(where):
+            is_late = "RequestTimeTooSkewed" in str(error.strerror)
+            remedy = "set the clock of this machine" if is_late else "check the credentials and what they permit"
+            raise PackerError(f"{where}: {error.strerror}: {remedy}, and repeat the same command{goes_on}") from error
+        if isinstance(error, NoLocksError):
+            raise PackerError(
+                f"{where} cannot be locked ({error.strerror}), so two processes might write there at once: mount the "
+                "file system with locks (flock for Lustre), or choose a folder on another one"
+            ) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = f"free some space and repeat the same command{goes_on}"
+        elif error.errno == errno.EFBIG:
+            remedy = f"raise ulimit -f, or choose a smaller --shard-size, and repeat the command{goes_on}"
+        elif error.errno == errno.ENAMETOOLONG:
+            remedy = "choose a shorter name"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP):
+            remedy = "make it writable, or choose another folder"
+        else:
+            remedy = f"repeat the same command when that is fixed{goes_on}"
+        raise PackerError(f"{where}: {error.strerror or error}: {remedy}") from error
+    except BaseException as error:  # Rust panics are not an Exception
+        short = shortage(error)
+        if short is None:
+            raise
+        raise PackerError(f"{out}: {short}, and repeat the same command{goes_on}") from error

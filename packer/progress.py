@@ -1,60 +1,42 @@
-"""Progress of long work. Imports nothing but the standard library."""
+"""Progress of long work: the callback that reports it, bars on terminals and in notebooks, and lines elsewhere."""
 
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
 import threading
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from packer.plain_text import visible
+from packer.signals import raise_if_interrupted
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+log = logging.getLogger(__name__)
 
 STATUS = logging.getLogger("packer.status")
 """Logger for work whose progress cannot be measured, such as compiling; the command shows it on terminals."""
 
+INTERVAL = 15.0  # seconds between lines of progress where stderr is not a terminal
+DELAY = 1.0  # seconds of a stage before a bar is drawn on a terminal
+TICK = 1.0  # seconds after which a bar shows the time that has passed, although nothing was reported
 
-class Interrupted(KeyboardInterrupt):
-    """Raised in any thread by `raise_if_interrupted`; `number` is that of the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class Interruption:
-    """The signal that is to end the command, if one has arrived."""
-
-    number: int | None = None
-
-
-INTERRUPTION = Interruption()
-
-
-class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
-    """Raised in a task by `raise_if_interrupted` because its result is no longer needed."""
-
-
-class CurrentTask(threading.local):
-    """The task that runs in this thread."""
-
-    stopping: threading.Event | None = None
-    """Set once no result of its stage is needed any more; None outside of tasks."""
-
-    report: Callable[..., None] = staticmethod(lambda *_: None)
-    """Function to call while the task runs, with the amounts that it has done so far, in the units of its stage."""
-
-
-CURRENT_TASK = CurrentTask()
-
-
-def raise_if_interrupted() -> None:
-    """Raise `Interrupted` if a signal is to end the command, or `Stopped` if another task of the same stage failed.
-
-    It is called between tasks, where progress is reported, and in loops that wait, because an exception that a signal
-    handler raises may strike inside a compiled kernel, or an import.
-    """
-    if INTERRUPTION.number is not None:
-        raise Interrupted(INTERRUPTION.number)
-    if CURRENT_TASK.stopping is not None and CURRENT_TASK.stopping.is_set():
-        raise Stopped
+_UNITS = {
+    "decode": ("doc", "documents"),
+    "tokenize": ("doc", "documents"),
+    "lengths": ("doc", "documents"),
+    "write": ("tok", "tokens"),
+    "export": ("tok", "tokens"),
+    "compare": ("tok", "tokens"),
+    "plan": ("part", "partitions"),
+    "solve": ("alg", "plans"),
+}
+"""What a stage counts, short for a bar and in words; all others count bytes."""
 
 
 class Progress(Protocol):
@@ -101,3 +83,142 @@ def documents_of(documents: int, read: float, size: int) -> tuple[int, int]:
 
 def silent(stage: str, done: int, total: int) -> None:
     """Ignore progress."""
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
+@contextmanager
+def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
+    """Show the progress of each stage on stderr, and print log messages there.
+
+    A terminal gets a bar for each stage that takes more than a second, and messages about work whose progress cannot be
+    measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A silent
+    process, whose progress another one shows, prints only messages about itself.
+    """
+    shown, handler = logging.getLogger("packer.engines.ranks" if silently else "packer"), logging.StreamHandler()
+    handler.setFormatter(_Lines("packer: %(message)s"))
+    handler.addFilter(lambda record: record.name != STATUS.name or sys.stderr.isatty())
+    level = shown.level
+    shown.setLevel(logging.INFO)
+    shown.addHandler(handler)
+    try:
+        if silently:
+            yield lambda *_: raise_if_interrupted()
+        else:
+            with _drawn() as progress:
+                yield progress
+    finally:
+        shown.removeHandler(handler)
+        shown.setLevel(level)
+
+
+@contextmanager
+def python_progress(progress: Progress | bool) -> Iterator[Progress]:
+    """Return the user's callback or, for True, one that draws bars on terminals and in notebooks only."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif progress and _has_bars():
+        with _drawn() as draw:
+            yield draw
+    else:
+        yield silent
+
+
+def _in_notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "IPKernelApp" in getattr(shell, "config", ())
+
+
+def _has_bars() -> bool:
+    return sys.stderr.isatty() or _in_notebook()
+
+
+@contextmanager
+def _drawn() -> Iterator[Progress]:
+    """Draw a bar on a terminal or in a notebook, and print lines elsewhere.
+
+    "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears
+    immediately, because algorithms report no progress while they run. While nothing is reported, the clock of a bar
+    goes on, and lines are repeated.
+    """
+    has_bars, kind, begun, last, bar = _has_bars(), "", 0.0, 0.0, None
+    lock, ended, step = threading.Lock(), threading.Event(), ("", 0, 0)
+    clock: threading.Thread | None = None
+
+    def tick() -> None:
+        while not ended.wait(TICK):
+            with lock:
+                if not ended.is_set():
+                    show(*step)
+                    if bar is not None:
+                        bar.refresh()
+
+    def draw(stage: str, done: int, total: int) -> None:
+        nonlocal step, clock
+        raise_if_interrupted()
+        with lock:
+            if not step[0]:
+                with suppress(RuntimeError):  # no thread can be started
+                    (started := threading.Thread(target=tick, daemon=True, name="progress")).start()
+                    clock = started
+            step = stage, done, total
+            show(*step)
+
+    def show(stage: str, done: int, total: int) -> None:
+        nonlocal kind, begun, last, bar
+        now = time.monotonic()
+        if stage.split()[0] != kind:
+            if bar is not None:
+                bar.close()
+            kind, begun, last, bar = stage.split()[0], now, now, None
+        if not has_bars:
+            if now - last >= INTERVAL:
+                last = now
+                log.info(_line(stage, done, total, now - begun))
+            return
+        if bar is None:
+            if kind != "solve" and now - begun < DELAY:
+                return
+            bar = _new_bar(stage, done, total)
+        bar.total = total  # how many documents there are is an estimate at first
+        bar.update(done - bar.n)
+        if bar.desc != f"{stage}: ":
+            bar.set_description(stage)
+
+    try:
+        yield draw
+    finally:
+        ended.set()
+        if clock is not None:
+            clock.join()
+        if bar is not None:
+            bar.close()
+
+
+def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
+    """Draw a bar; tqdm is imported here, because most commands on little data show none."""
+    from tqdm.auto import tqdm
+
+    tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
+    unit, _ = _UNITS.get(stage.split()[0], ("B", "bytes"))
+    width = (
+        None if _in_notebook() else shutil.get_terminal_size().columns
+    )  # 80 if the terminal reports 0, with which tqdm would draw nothing
+    return tqdm(
+        initial=done, total=total, desc=stage, unit=unit, unit_scale=unit != "alg", file=sys.stderr, ncols=width
+    )
+
+
+def _line(stage: str, done: int, total: int, seconds: float) -> str:
+    """Return a line of progress: "write 45%, 1.20G of 2.67G tokens, 118M a second"."""
+    from tqdm import tqdm
+
+    unit, words = _UNITS.get(stage.split()[0], ("B", "bytes"))
+    if unit == "alg":  # it has no rate
+        return f"{stage}, {done} of {total} {words} done"
+    so_far, all_, rate = map(tqdm.format_sizeof, (done, total, done / max(seconds, 1e-3)))
+    return f"{stage} {done / max(total, 1):.0%}, {so_far} of {all_} {words}, {rate} a second"

@@ -15,9 +15,53 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from packer.progress import INTERRUPTION
-
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in any thread by `raise_if_interrupted`; `number` is that of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Interruption:
+    """The signal that is to end the command, if one has arrived."""
+
+    number: int | None = None
+
+
+INTERRUPTION = Interruption()
+
+
+class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
+    """Raised in a task by `raise_if_interrupted` because its result is no longer needed."""
+
+
+class CurrentTask(threading.local):
+    """The task that runs in this thread."""
+
+    stopping: threading.Event | None = None
+    """Set once no result of its stage is needed any more; None outside of tasks."""
+
+    report: Callable[..., None] = staticmethod(lambda *_: None)
+    """Function to call while the task runs, with the amounts that it has done so far, in the units of its stage."""
+
+
+CURRENT_TASK = CurrentTask()
+
+
+def raise_if_interrupted() -> None:
+    """Raise `Interrupted` if a signal is to end the command, or `Stopped` if another task of the same stage failed.
+
+    It is called between tasks, where progress is reported, and in loops that wait, because an exception that a signal
+    handler raises may strike inside a compiled kernel, or an import.
+    """
+    if INTERRUPTION.number is not None:
+        raise Interrupted(INTERRUPTION.number)
+    if CURRENT_TASK.stopping is not None and CURRENT_TASK.stopping.is_set():
+        raise Stopped
 
 
 def end_at_once(number: int, _: FrameType | None) -> None:

@@ -146,7 +146,7 @@ def _one_thread():
 def _no_lines_of_progress():
     """No line of progress every 15 seconds, of a command that takes that long on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packer.progress_bars.INTERVAL", float("inf"))
+        patch.setattr("packer.progress.INTERVAL", float("inf"))
         yield
 
 

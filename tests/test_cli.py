@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 import packer
-from packer import progress_bars
 from packer.cli import COMMANDS, cli
 from packer.options import PackOptions, options_of
 from packer.options.option import HEADINGS
@@ -225,7 +224,7 @@ def test_pack_json_is_the_manifest_and_where_it_is(source):
 
 
 def test_progress_goes_to_stderr_line_by_line_where_that_is_no_terminal(source, monkeypatch):
-    monkeypatch.setattr(progress_bars, "INTERVAL", 0)
+    monkeypatch.setattr("packer.progress.INTERVAL", 0)
     result = run("pack", source, "--max-len", 64, "--json")
     lines = result.stderr.splitlines()
     assert all(re.fullmatch(r"packer: [a-z]+ \d+%, \S+ of \S+ [a-z]+, \S+ a second", line) for line in lines), lines

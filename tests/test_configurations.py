@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.paths import PathList
+from packer.stores.paths import PathList
 from tests.helpers.commands import run, succeeded
 from tests.helpers.fake_hub import served
 from tests.helpers.opening import open_source

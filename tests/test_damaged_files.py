@@ -13,7 +13,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.manifest_fields import REMEDY
+from packer.json_records import REMEDY
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
 from packer.sources.read_documents import read_documents

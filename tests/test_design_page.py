@@ -36,7 +36,7 @@ def test_files_and_functions_on_the_page_exist(page):
 def test_the_floors_on_the_page_are_those_that_are_enforced():
     text = (ROOT / "docs/design.md").read_text()
     floors = {}
-    for floor, parts in re.findall(r"^\| (\d) \| ([^|]*) \|", text, re.MULTILINE):
+    for floor, parts in re.findall(r"^\| (\d+) \| ([^|]*) \|", text, re.MULTILINE):
         for part in re.findall(r"`(?:packer/)?(\w+)(?:\.py)?`", parts):
             floors[part] = int(floor)
     assert floors == FLOORS

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from packer.engine import run_tasks
-from packer.progress import raise_if_interrupted
+from packer.engines.engine import run_tasks
+from packer.signals import raise_if_interrupted
 
 
 def test_the_first_error_ends_tasks_that_run_and_those_that_have_not_begun():

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from packer.inputs.foreign_folders import FOREIGN, SIDE_FILES
-from packer.paths import PathList
+from packer.stores.paths import PathList
 from tests.helpers.remote_sources import upload
 from tests.helpers.splits import refused, save, tokens_of
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer import progress_bars
 from packer.algorithms import ALGORITHMS
 from packer.options import PackOptions, RunOptions, options_of
+from packer.progress import progress_bars
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import succeeded
 from tests.helpers.writing import write_lines
@@ -127,7 +127,7 @@ class Terminal(io.StringIO):
 def test_bars_are_drawn_where_somebody_looks(source, monkeypatch, place) -> None:
     stream = Terminal() if place == "terminal" else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress_bars, "DELAY", 0)
+    monkeypatch.setattr("packer.progress.DELAY", 0)
     if place == "notebook":
         shell = SimpleNamespace(config={"IPKernelApp": {}})
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
@@ -143,8 +143,8 @@ def test_a_stage_that_reports_nothing_shows_that_it_goes_on(monkeypatch, place) 
     stream, pauses = place(), {"INTERVAL": 0, "DELAY": 0, "TICK": 0.01}
     monkeypatch.setattr(sys, "stderr", stream)
     for name, pause in pauses.items():
-        monkeypatch.setattr(progress_bars, name, pause)
-    with progress_bars.progress_bars() as progress:
+        monkeypatch.setattr(f"packer.progress.{name}", pause)
+    with progress_bars() as progress:
         progress("plan", 0, 1)
         deadline = time.monotonic() + 60
         while stream.getvalue().count("plan") < 5:

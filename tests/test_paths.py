@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer.paths import expanded
+from packer.stores.paths import expanded
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.commands import run, succeeded
 from tests.helpers.pack import made_documents, save_arrow

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer import permute as permutations
-from packer.permute import key_of as key
-from packer.permute import permute
+from packer.algorithms import permute as permutations
+from packer.algorithms.permute import key_of as key
+from packer.algorithms.permute import permute
 from packer.plan.segments import cut_documents
 from tests.helpers import naive
 from tests.helpers.plan import int32s, located

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from packer.engines.processes import Processes
 from packer.errors import PackerError
-from packer.processes import Processes
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.from_text import CHATML, chats, pack, shards, texts
 from tests.helpers.small import shrink

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer import ranks as ranks_module
+from packer.engines import ranks as ranks_module
+from packer.engines.ranks import Heartbeats, RankOf, Ranks, rank_of
 from packer.errors import PackerError, SourceError
 from packer.output.unfinished_output import Output
-from packer.ranks import Heartbeats, RankOf, Ranks, rank_of
 from packer.stores.local_files import FileLock
 from packer.stores.store import Folder
 from tests.helpers.commands import succeeded

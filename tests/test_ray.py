@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import packer
+from packer.engines.ray_engine import ray_engine
 from packer.errors import PackerError, SourceError
-from packer.ray_engine import ray_engine
 from packer.text.fast_tokens import SWITCH, version
 from packer.text.tokenizer import train_byte_level
 from tests.helpers.pack import hashes, made_documents, save_arrow

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError, SourceError
-from packer.manifest_fields import REMEDY
+from packer.json_records import REMEDY
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.engine import Engine
+from packer.engines.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.inputs.mapped_files import mirrored
 from packer.options import PackOptions

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.paths import PathList
+from packer.stores.paths import PathList
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.opening import open_source

@@ -17,9 +17,9 @@ from numba.core import event as events
 import packer
 from packer import signals
 from packer.cli.one_line_errors import one_line_errors
-from packer.engine import run_tasks
-from packer.progress import Interrupted
-from packer.progress_bars import progress_bars
+from packer.engines.engine import run_tasks
+from packer.progress import progress_bars
+from packer.signals import Interrupted
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 
 ROOT = Path(__file__).parent.parent

@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packer.engine import Engine
+from packer.engines.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.inputs import parquet
 from packer.inputs.documents import Columns, SourceFile
 from packer.options import PackOptions
 from packer.output import output_place
 from packer.output.job import Job
-from packer.paths import PathList
 from packer.pipeline.packing import pack
 from packer.sources.read_documents import read_documents
 from packer.sources.spill import spill_source
+from packer.stores.paths import PathList
 from tests.helpers.kills import kill
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink

@@ -5,8 +5,8 @@ import json
 import pytest
 from datasets.data_files import get_data_patterns, resolve_pattern
 
-from packer.paths import PathList
 from packer.sources.splits import splits_of
+from packer.stores.paths import PathList
 from tests.helpers.commands import run
 from tests.helpers.opening import open_source
 from tests.helpers.splits import refused, save, tokens_of

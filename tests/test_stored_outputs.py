@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import packer
+from packer.engines.ranks import Heartbeats
 from packer.errors import PackerError
 from packer.output.unfinished_output import Output
-from packer.ranks import Heartbeats
 from packer.shards.files import HashingFile
 from packer.shards.manifest import is_packed
 from packer.stores import RemotePath

@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from packer.errors import PackerError
+from packer.errors import PackerError, StoreError
 from packer.stores import RemotePath, any_path, is_remote
-from packer.stores.buckets import StoreError
 from tests.helpers.small import shrink
 
 CONTENT = random.Random(1).randbytes(20_000_000)

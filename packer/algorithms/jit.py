@@ -20,8 +20,8 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from packer.errors import check_address_space
 from packer.progress import STATUS
-from packer.system_errors import check_address_space
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -37,7 +37,7 @@ CACHE_DIR = "PACKER_CACHE_DIR"
 Any number of processes may write it, also of different versions of the package.
 """
 
-_SOURCES = ("algorithms", "token_memory", "plan", "column_names.py", "permute.py", "random_purposes.py")
+_SOURCES = ("algorithms", "token_memory", "plan", "column_names.py")
 """Where kernels and their constants are."""
 
 _ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache

@@ -35,9 +35,8 @@ from transformers.models.auto.modeling_auto import (
 
 from packer.attention.compare_outputs import one_line, seeded
 from packer.attention.rope import rope_parameters
-from packer.errors import PackerError
-from packer.paths import expanded
-from packer.system_errors import hub_is_unreachable
+from packer.errors import PackerError, hub_is_unreachable
+from packer.stores.paths import expanded
 
 Factory: TypeAlias = Callable[..., PreTrainedModel]
 """Function of transformers that makes a model with random weights from a config."""

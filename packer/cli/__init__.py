@@ -21,13 +21,13 @@ from typing import IO, Any
 
 import click
 
+from packer import __version__
 from packer.cli.command import ARGUMENTS
 from packer.cli.one_line_errors import echo_error_as_json
 from packer.cli.printing import echo
 from packer.cli.reading_commands import check, show, stats, verify
 from packer.cli.writing_commands import demo, export, pack, tokenize
-from packer.report.plain_text import visible
-from packer.version import __version__
+from packer.plain_text import visible
 
 GROUPS = {
     "Look ahead": (stats,),

@@ -14,8 +14,8 @@ from packer.cli.printing import echo
 from packer.errors import PackerError
 from packer.options import Option, options_of
 from packer.options.option import GENERAL, HEADINGS, REQUIRED
-from packer.paths import expanded
 from packer.stores import RemotePath, is_remote
+from packer.stores.paths import expanded
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]

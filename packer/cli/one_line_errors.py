@@ -21,11 +21,9 @@ from pathlib import Path
 
 from packer import signals
 from packer.cli.printing import echo, echo_json
-from packer.errors import OptionError, PackerError
-from packer.progress import Interrupted
-from packer.report.plain_text import visible
-from packer.stores.buckets import StoreError
-from packer.system_errors import shortage_behind
+from packer.errors import OptionError, PackerError, StoreError, shortage_behind
+from packer.plain_text import visible
+from packer.signals import Interrupted
 
 NOT_RIGHT = 3  # exit code of a check that has found something wrong
 

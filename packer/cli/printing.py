@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packer.report.plain_text import visible
+from packer.plain_text import visible
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -30,8 +30,8 @@ from packer.cli.shared_options import (
 from packer.errors import PackerError
 from packer.options import Option, PackOptions, ReadOptions, RunOptions, values_of
 from packer.options.option import GENERAL, as_lengths
-from packer.progress_bars import progress_bars
-from packer.report.plain_text import render_table
+from packer.plain_text import render_table
+from packer.progress import progress_bars
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:

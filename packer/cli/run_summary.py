@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from packer.exporting.targets import TARGETS
-from packer.manifest_fields import REJECTED, TextIdentity, Totals
+from packer.json_records import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
-from packer.report.plain_text import count_of, fewest, number, percent, render_table
+from packer.plain_text import count_of, fewest, number, percent, render_table
 from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.stores import any_path

@@ -9,7 +9,7 @@ import click
 
 from packer.options import Option
 from packer.options.option import GENERAL, OUTPUT, READING
-from packer.paths import PathList
+from packer.stores.paths import PathList
 
 AsJson = Annotated[bool, Option("Print JSON instead of text.", GENERAL, flags=("--json",))]
 BatchSize = Annotated[int, Option("Documents per optimizer step in training without packing.", GENERAL, least=1)]

@@ -22,15 +22,15 @@ from packer.cli.reading_commands import verify
 from packer.cli.shared_options import AsJson, source_of
 from packer.errors import OptionError, PackerError
 from packer.exporting.targets import TARGETS, as_target
-from packer.manifest_fields import REJECTED
+from packer.json_records import REJECTED
 from packer.options import CutOptions, Option, PackOptions, ReadOptions, RunOptions, values_of
 from packer.options.choices import Compression
 from packer.options.option import OUTPUT, READING
 from packer.options.row_options import INT32
-from packer.paths import local_output
-from packer.progress_bars import progress_bars
-from packer.report.plain_text import duration_and_compiling
+from packer.plain_text import duration_and_compiling
+from packer.progress import progress_bars
 from packer.stores import AnyPath
+from packer.stores.paths import local_output
 from packer.trainers.next_steps import STEPS, as_trainer, refuse_rows
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def write_output(
     returns lines about it.
     """
     from packer.algorithms.jit import compile_seconds
+    from packer.engines.ranks import rank_of
     from packer.output.job import Job
-    from packer.ranks import rank_of
     from packer.shards.file_names import holdout_of
 
     # Run it.
@@ -346,7 +346,7 @@ def demo(output: Path, max_len: int) -> None:
 
     It trains a byte-level BPE tokenizer on the files, and runs pack and verify.
     """
-    from packer.report.plain_text import share
+    from packer.plain_text import share
     from packer.shards.reader import read_manifest
 
     output = local_output(output, "packer demo")

@@ -19,31 +19,30 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, numpy_dtype
-from packer.engine import available_workers, run_tasks
-from packer.errors import UNREADABLE, PackerError, first_line
+from packer.engines.engine import available_workers, run_tasks
+from packer.errors import UNREADABLE, PackerError, first_line, system_errors
 from packer.exporting.columns import Eos, find_eos, with_eos
 from packer.exporting.targets import TARGETS, Target, as_target
-from packer.json_record import JsonRecord
+from packer.json_records import JsonRecord, ShardEntry
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import rows_of
-from packer.manifest_fields import ShardEntry
 from packer.options.choices import Compression
 from packer.options.row_options import INT32
 from packer.output.claim import claim
 from packer.output.job import Job, Written
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind
-from packer.paths import expanded, local_output
-from packer.progress import TaskSums, raise_if_interrupted
+from packer.progress import TaskSums
 from packer.shards.file_names import EXPORT_RECORD as RECORD
 from packer.shards.file_names import shard_number
 from packer.shards.files import HashingFile, WrittenFile, check_files
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
+from packer.signals import raise_if_interrupted
 from packer.stores import AnyPath, any_path, is_remote
+from packer.stores.paths import expanded, local_output
 from packer.stores.store import Store
-from packer.system_errors import system_errors
 
 EXPORT_VERSION = 2
 COMPRESSIONS: tuple[str, ...] = get_args(Compression)

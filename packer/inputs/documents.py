@@ -12,11 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
-from packer.errors import PackerError, SourceError, first_line
-from packer.manifest_fields import REMEDY, Reason
+from packer.errors import PackerError, SourceError, StoreError, first_line, shortage
+from packer.json_records import REMEDY, Reason
 from packer.stores import AnyPath, is_remote
-from packer.stores.buckets import ChangedError, StoreError
-from packer.system_errors import shortage
+from packer.stores.buckets import ChangedError
 
 LONGEST = 2**31 - 1
 """Largest number of tokens in a document; also the largest token id."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer.arrow import as_arrow
-from packer.engine import DecodePool
+from packer.engines.engine import DecodePool
 from packer.errors import PackerError
 from packer.inputs.column_types import as_plain, holds_json, infer, plain_type, require_kept
 from packer.inputs.documents import (

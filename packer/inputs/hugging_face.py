@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from packer.errors import OtherSourceError, PackerError, SourceError, first_line
+from packer.errors import OtherSourceError, PackerError, SourceError, first_line, hub_is_unreachable
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.documents import SourceFile, reading
 from packer.inputs.formats import require_regular
 from packer.inputs.token_tables import TableInMemory
-from packer.paths import split_configuration
 from packer.stores import AnyPath, pinned
-from packer.system_errors import hub_is_unreachable
+from packer.stores.paths import split_configuration
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_scalar
 from packer.arrow import compute as pc
-from packer.errors import PackerError
+from packer.errors import PackerError, shortage
 from packer.inputs import format_reader
 from packer.inputs.column_types import infer, join, require_column, require_lists
 from packer.inputs.documents import Columns, DocumentError, SourceFile, place_of_row, reading
@@ -41,7 +41,6 @@ from packer.inputs.line_blocks import (
 from packer.inputs.list_checks import BlockRecords, Faults
 from packer.inputs.loss_columns import loss_columns
 from packer.inputs.meanings import ONLY_LISTS
-from packer.system_errors import shortage
 
 _FIRST = 1 << 16  # bytes read at once to find the first record
 _SHORT = 1 << 14  # bytes of a line that is read a second time, a hundredth of the work for its block

@@ -31,7 +31,7 @@ from packer.inputs.documents import (
 )
 from packer.inputs.loss_columns import WEIGHT_LIMIT, loss_columns, mask_of_numbers
 from packer.inputs.meanings import ATTENTION, INVERSE_MASKS, WEIGHTS
-from packer.manifest_fields import Reason
+from packer.json_records import Reason
 from packer.token_memory import list_lengths
 
 BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]

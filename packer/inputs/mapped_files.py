@@ -5,7 +5,7 @@ and the addresses of its token columns, about 70 bytes per batch. It is pickled 
 
 Of an object in storage, the headers of the messages are fetched first, one after the other, without their bodies.
 pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
-of compressed record batches immediately, so these must be known first (`packer/arrow_messages.py`).
+of compressed record batches immediately, so these must be known first (`packer/arrow.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow_messages import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader
+from packer.arrow import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader
 from packer.errors import SourceError
 from packer.inputs.column_types import is_json
 from packer.inputs.documents import reading

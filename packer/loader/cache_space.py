@@ -24,10 +24,10 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from packer.errors import PackerError
+from packer.errors import NoLocksError, PackerError
 from packer.options import byte_size, parse_size
-from packer.paths import expanded
 from packer.stores import local_files
+from packer.stores.paths import expanded
 
 _MARK = ".packer-cache"
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -187,7 +187,7 @@ def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock 
     """Lock a file in a cache as `local_files.try_lock` does. Raises PackerError if the file system has no locks."""
     try:
         return local_files.try_lock(path, shared=shared, create=create)
-    except local_files.NoLocksError as error:
+    except NoLocksError as error:
         raise PackerError(
             f"{path} cannot be locked ({error.strerror}): choose a folder on a local disk as cache_dir"
         ) from error

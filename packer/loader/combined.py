@@ -19,14 +19,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.permute import COMBINED, key_of
 from packer.column_names import SOURCE, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
 from packer.loader.row_order import RowStream, check_range
 from packer.options.option import as_amount
-from packer.permute import key_of
-from packer.random_purposes import COMBINED
 
 MOST_ROWS = 2**40
 """Rows that an epoch can have: rows are numbered through all epochs, up to 2^63."""

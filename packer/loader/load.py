@@ -11,9 +11,9 @@ from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.combined import combine
 from packer.loader.dataset import PackedDataset
-from packer.paths import expanded, located, packed_path
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath
+from packer.stores.paths import expanded, located, packed_path
 
 if TYPE_CHECKING:
     from packer.sources.open_sources import SourceLike

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy, has_dtype, is_numeric
 from packer.column_names import SEGMENT_COLUMNS, input_ids_in
 from packer.errors import PackerError, first_line
-from packer.manifest_fields import ShardEntry
+from packer.json_records import ShardEntry
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard
 from packer.stores.local_files import FileLock

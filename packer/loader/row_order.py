@@ -21,9 +21,19 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.permute import (
+    COMBINED,
+    COMBINED_ROWS,
+    LANE_ROWS,
+    LANE_SHARDS,
+    LANES,
+    ROW_ORDER,
+    draw_bits,
+    hashes_of,
+    key_of,
+    permuted_all,
+)
 from packer.errors import PackerError
-from packer.permute import draw_bits, hashes_of, key_of, permuted_all
-from packer.random_purposes import COMBINED, COMBINED_ROWS, LANE_ROWS, LANE_SHARDS, LANES, ROW_ORDER
 
 
 def check_range(name: str, value: int) -> None:

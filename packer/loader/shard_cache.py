@@ -10,16 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from packer.errors import PackerError
+from packer.engines.processes import ProcessEndedError, TaskProcess
+from packer.errors import PackerError, shortage
+from packer.json_records import ShardEntry
 from packer.loader.cache_space import CacheSpace, Part, Wait, try_lock
 from packer.loader.open_shards import OpenShard
-from packer.manifest_fields import ShardEntry
 from packer.options import byte_size
-from packer.processes import ProcessEndedError, TaskProcess
 from packer.shards.manifest import Manifest, key_of
 from packer.stores import RemotePath
 from packer.stores.local_files import FileLock
-from packer.system_errors import shortage
 
 _RESTORE = "restore it, or pack again to another folder"
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from packer.errors import OptionError, PackerError
-from packer.json_record import FLAG, TEXT, ValueKind, number, or_null, whole_number
+from packer.json_records import FLAG, TEXT, ValueKind, number, or_null, whole_number
 from packer.options.choices import BUILT_IN_TEMPLATES
-from packer.paths import expanded
 from packer.stores import RemotePath
+from packer.stores.paths import expanded
 
 REQUIRED = "Required"
 READING = "Reading"

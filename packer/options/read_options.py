@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from packer.column_names import ANSWER, RECORD_IDS, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
 from packer.errors import OptionError
-from packer.json_record import JsonRecord
+from packer.json_records import JsonRecord
 from packer.options import choices
 from packer.options.option import (
     GENERAL,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from packer.algorithms import ALGORITHMS, get_algorithm
 from packer.errors import OptionError, PackerError
-from packer.json_record import read_fields
+from packer.json_records import read_fields
 from packer.options import choices
 from packer.options.option import (
     GROUPS,
@@ -22,7 +22,7 @@ from packer.options.option import (
     values_of,
 )
 from packer.options.read_options import LONGEST_ROW, PACK, Conflict, ReadOptions
-from packer.paths import tokenizer_name
+from packer.stores.paths import tokenizer_name
 
 INT32 = 2**31 - 1
 

@@ -18,16 +18,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from packer import ranks
+from packer.engines import ranks
+from packer.engines.ranks import Heartbeats
 from packer.errors import PackerError, SourceError
 from packer.options import RunOptions
 from packer.output import replace_folder
 from packer.output.replace_folder import in_use
 from packer.output.request import Request
 from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Output, OutputKind, resumes
-from packer.progress import raise_if_interrupted
-from packer.ranks import Heartbeats
 from packer.shards.file_names import WORK, refuse_foreign_work
+from packer.signals import raise_if_interrupted
 from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_path, try_lock
 from packer.stores.store import Claim, ClaimLostError, Folder, store_at

@@ -9,17 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from packer.engine import Engine, available_workers
+from packer.engines.engine import Engine, available_workers
+from packer.engines.ranks import FinishedElsewhere, Heartbeats, RankOf, Ranks, rank_of
 from packer.errors import OptionError, PackerError
 from packer.options import RunOptions
 from packer.output.claim import claim
 from packer.output.request import Request
 from packer.output.unfinished_output import PACKED, Output
-from packer.paths import PathList
-from packer.ranks import FinishedElsewhere, Heartbeats, RankOf, Ranks, rank_of
 from packer.shards.manifest import is_packed
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, is_remote
+from packer.stores.paths import PathList
 
 Record = TypeVar("Record")
 
@@ -77,7 +77,7 @@ class Job(RunOptions):
         """Return a context with an engine that no other process shares: threads, or a Ray cluster."""
         workers = self.workers or available_workers()
         if self.uses_ray:
-            from packer.ray_engine import ray_engine
+            from packer.engines.ray_engine import ray_engine
 
             return ray_engine(self.ray_address, workers)
         return nullcontext(Engine(workers=workers))

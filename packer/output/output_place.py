@@ -10,10 +10,10 @@ from packer.errors import OptionError, PackerError
 from packer.inputs.formats import ending_of
 from packer.options import byte_size
 from packer.output.unfinished_output import Output
-from packer.paths import PathList, split_configuration
 from packer.sources.number_columns import ARRAY, is_array_file
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
+from packer.stores.paths import PathList, split_configuration
 
 
 def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from packer.json_record import Count, JsonRecord
-from packer.manifest_fields import FileIdentity, TextIdentity
+from packer.json_records import Count, FileIdentity, JsonRecord, TextIdentity
 from packer.options import PackOptions, options_of
 from packer.sources.source import Source
 

@@ -33,9 +33,9 @@ from typing import Any
 
 import xxhash
 
-from packer.checkpoints import Checkpoint, Checkpoints
+from packer.engines.checkpoints import Checkpoint, Checkpoints
 from packer.errors import UNREADABLE, PackerError
-from packer.manifest_fields import REJECTED, ShardEntry
+from packer.json_records import REJECTED, ShardEntry
 from packer.output.request import Request, difference
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number

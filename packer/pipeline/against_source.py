@@ -19,17 +19,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import cut_bound
+from packer.algorithms.permute import hashes_of
 from packer.arrow import as_numpy, format_value, has_dtype
-from packer.engine import Engine
+from packer.engines.engine import Engine
 from packer.errors import SourceError
 from packer.inputs.column_types import cast, join
-from packer.manifest_fields import REMEDY
-from packer.permute import hashes_of
+from packer.json_records import REMEDY
 from packer.pipeline.write_shards import RowMaker
 from packer.plan.cutting import Chunk, SegmentReader, each_chunk, trained_cut_off
 from packer.plan.rows import located_pieces
 from packer.plan.whole_plan import document_values, group_totals, together_bound
-from packer.progress import CURRENT_TASK, Progress, TaskSums
+from packer.progress import Progress, TaskSums
 from packer.shards.check_shards import differences, trained_faults
 from packer.shards.located_rows import PIECE, LocatedRows
 from packer.shards.manifest import Manifest
@@ -38,6 +38,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.sharing import group_fault, group_values
 from packer.shards.structure import RowSegments
 from packer.shards.writer import Counts, KeptValues
+from packer.signals import CURRENT_TASK
 from packer.sources.read_documents import Documents
 from packer.stores import AnyPath
 from packer.token_memory import lengths_of

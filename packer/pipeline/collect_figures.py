@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import compile_seconds, prepare_for
+from packer.algorithms.permute import SHOWN_ROWS, hashes_of, key_of
 from packer.arrow import as_numpy
 from packer.column_names import ROW_DOCUMENT, TREE, input_ids_in
-from packer.errors import PackerError
+from packer.errors import PackerError, system_errors
 from packer.inputs.list_checks import STRIPPED
 from packer.inputs.meanings import EXCHANGE_STARTS
 from packer.inputs.token_tables import TableInMemory, ValueColumn
@@ -29,8 +30,6 @@ from packer.loader.load import load
 from packer.loader.open_shards import Row
 from packer.loader.tree_nodes import nodes_of
 from packer.options import PackOptions
-from packer.paths import expanded
-from packer.permute import hashes_of, key_of
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.pipeline.waiting import waiting_of
 from packer.plan.cutting import SegmentReader
@@ -38,7 +37,6 @@ from packer.plan.make_plan import plan_lengths
 from packer.plan.rows import Plan
 from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
-from packer.random_purposes import SHOWN_ROWS
 from packer.report.charts import ShownRow
 from packer.report.comparison import Comparison
 from packer.report.dataset_figures import Figures
@@ -51,7 +49,7 @@ from packer.sources.open_sources import SourceLike, open_source, source_name
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.record_sources import REPEATED, SAVED
 from packer.stores import AnyPath, any_path
-from packer.system_errors import system_errors
+from packer.stores.paths import expanded
 
 
 @dataclass(frozen=True, kw_only=True)

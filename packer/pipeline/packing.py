@@ -10,17 +10,17 @@ from functools import partial
 
 from xxhash import xxh3_128_hexdigest
 
-from packer.checkpoints import Checkpoint
-from packer.engine import available_workers, run_once
-from packer.errors import PackerError, SourceError
-from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
+from packer.engines.checkpoints import Checkpoint
+from packer.engines.engine import available_workers, run_once
+from packer.engines.ranks import FinishedElsewhere
+from packer.errors import PackerError, SourceError, system_errors
+from packer.json_records import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
 from packer.output.job import Job, Written, claimed
 from packer.output.output_place import name_after, refuse_inside
 from packer.output.request import Request, difference, names_and_sizes, request_of
 from packer.output.unfinished_output import Output
-from packer.paths import expanded, output_path
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,
     refuse_untrained,
@@ -40,7 +40,6 @@ from packer.plan.cutting import trained_cut_off
 from packer.plan.leftover_values import leftover_values
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
-from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import MANIFEST, all_shard_names, holdout_of
 from packer.shards.files import changed_since, check_files
 from packer.shards.manifest import Manifest, ShardTable, datasets_files, is_packed
@@ -51,7 +50,7 @@ from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath
-from packer.system_errors import system_errors
+from packer.stores.paths import expanded, output_path
 
 log = logging.getLogger(__name__)
 

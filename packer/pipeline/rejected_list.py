@@ -8,7 +8,7 @@ from dataclasses import replace
 from packer.column_names import TREE
 from packer.errors import SourceError
 from packer.inputs.list_checks import STRIPPED
-from packer.manifest_fields import REJECTED, Totals
+from packer.json_records import REJECTED, Totals
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.sources.read_documents import Documents

@@ -15,7 +15,7 @@ from packer.inputs.documents import reading
 from packer.inputs.list_checks import STRIPPED
 from packer.inputs.meanings import fields_counted, unread
 from packer.inputs.token_tables import MappedLists
-from packer.report.plain_text import count_of
+from packer.plain_text import count_of
 from packer.sources.packed_rows import ROWS
 from packer.sources.read_documents import Documents
 from packer.sources.source import Rejections, Source

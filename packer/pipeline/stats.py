@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from packer import __version__
 from packer.algorithms import ALGORITHMS
-from packer.errors import OptionError, PackerError
+from packer.errors import OptionError, PackerError, system_errors
 from packer.options import PackOptions, values_of
-from packer.paths import PathList, expanded
 from packer.pipeline.collect_figures import compare, dataset_figures, packed_figures
 from packer.progress import Progress, silent
 from packer.report.comparison import Comparison
@@ -25,8 +25,7 @@ from packer.shards.reader import read_manifest
 from packer.sources.number_columns import HISTOGRAM, is_histogram
 from packer.sources.open_sources import SourceLike
 from packer.stores import RemotePath, any_path
-from packer.system_errors import system_errors
-from packer.version import __version__
+from packer.stores.paths import PathList, expanded
 
 USUAL_LENGTH = 4096
 """Tokens in a row, if none are named."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packer.engine import Engine
-from packer.errors import UNREADABLE, PackerError
+from packer.engines.engine import Engine
+from packer.errors import UNREADABLE, PackerError, system_errors
 from packer.inputs.hugging_face import REPORT, STATE
-from packer.json_record import Count, JsonRecord
-from packer.manifest_fields import REJECTED, SourceIdentity
+from packer.json_records import REJECTED, Count, JsonRecord, SourceIdentity
 from packer.options import ReadOptions
 from packer.output.claim import claim
 from packer.output.job import Job, Written
@@ -20,7 +19,6 @@ from packer.output.output_place import name_after, refuse_inside
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference, names_and_sizes, request_of
 from packer.output.unfinished_output import Output, OutputKind
-from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import notes_on, warn_of_templates, warn_of_texts
 from packer.progress import Progress
@@ -33,7 +31,7 @@ from packer.sources.read_documents import read_documents
 from packer.sources.source import Source, Watch
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath
-from packer.system_errors import system_errors
+from packer.stores.paths import PathList, expanded, local_output, tokenizer_name
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from packer.engine import Engine, available_workers
-from packer.errors import SourceError
-from packer.manifest_fields import REMEDY, SourceIdentity
+from packer.engines.engine import Engine, available_workers
+from packer.errors import SourceError, system_errors
+from packer.json_records import REMEDY, SourceIdentity
 from packer.output.job import Job
-from packer.paths import expanded
 from packer.pipeline.against_source import SourceComparison
 from packer.pipeline.rejected_list import with_counts
 from packer.progress import Progress
@@ -24,7 +23,7 @@ from packer.sources.source import Source
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath, any_path
 from packer.stores.local_files import temporary_directory
-from packer.system_errors import system_errors
+from packer.stores.paths import expanded
 
 _SHOWN = 20  # faults in the `repr` of a result
 

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.engine import Engine, run_tasks, without
+from packer.engines.engine import Engine, run_tasks, without
 from packer.errors import SourceError
 from packer.inputs.documents import reading, value_message, wrong_values
+from packer.json_records import REMEDY, ShardEntry
 from packer.loader.balance import order_for_readers
-from packer.manifest_fields import REMEDY, ShardEntry
 from packer.output.output_place import check_writing
 from packer.output.unfinished_output import Output
 from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import Plan
-from packer.progress import Progress, TaskSums, raise_if_interrupted
+from packer.progress import Progress, TaskSums
 from packer.shards.file_names import all_shard_names, shard_name, shard_number
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
@@ -35,6 +35,7 @@ from packer.shards.writer import (
     copy_values,
     write_shard,
 )
+from packer.signals import raise_if_interrupted
 from packer.sources.read_documents import Documents
 from packer.sources.source import Watch
 from packer.token_memory import Spans, fetched_spans

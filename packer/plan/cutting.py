@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
 from packer.arrow import as_numpy
-from packer.checkpoints import Checkpoints
 from packer.column_names import NO_LOSS
-from packer.engine import DecodePool, Engine
+from packer.engines.checkpoints import Checkpoints
+from packer.engines.engine import DecodePool, Engine
 from packer.errors import SourceError
 from packer.inputs.documents import reading
 from packer.inputs.meanings import EXCHANGE_STARTS
 from packer.inputs.token_tables import TokenTable, ValueColumn
-from packer.manifest_fields import Account
+from packer.json_records import Account
 from packer.options import CutOptions, PackOptions
 from packer.plan.segments import Segments, cut_documents, documents_in
 from packer.progress import Progress, silent

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.checkpoints import Checkpoint
+from packer.engines.checkpoints import Checkpoint
 from packer.plan.partition_tasks import PartitionPlan
 from packer.plan.rows import Plan
 from packer.shards.row_format import RowFormat

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import prepare_for
-from packer.checkpoints import Checkpoints
-from packer.engine import Engine
+from packer.engines.checkpoints import Checkpoints
+from packer.engines.engine import Engine
 from packer.inputs.token_tables import ValueColumn
 from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader

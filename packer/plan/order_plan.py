@@ -16,8 +16,8 @@ from packer.algorithms import get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.patterns import Rows
 from packer.algorithms.sequential import OpenRow, OrderedRows
-from packer.checkpoints import Checkpoint, make_checkpoint
-from packer.manifest_fields import PlanTotals
+from packer.engines.checkpoints import Checkpoint, make_checkpoint
+from packer.json_records import PlanTotals
 from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader, each_chunk, require_segments
 from packer.plan.rows import located

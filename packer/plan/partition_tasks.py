@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns, Rows
-from packer.checkpoints import Checkpoint, Checkpoints
-from packer.manifest_fields import PlanTotals
+from packer.algorithms.permute import DRAWING, POOL_ROWS, key_of, permute_all
+from packer.engines.checkpoints import Checkpoint, Checkpoints
+from packer.json_records import PlanTotals
 from packer.options import PackOptions
-from packer.permute import key_of, permute_all
 from packer.plan.cutting import SegmentReader
 from packer.plan.partitions import Partitions
 from packer.plan.pattern_shares import PatternShares, even_share
@@ -39,7 +39,6 @@ from packer.plan.rows import (
     solve_histogram,
 )
 from packer.plan.segments import Segments
-from packer.random_purposes import DRAWING, POOL_ROWS
 from packer.shards.located_rows import LocatedRows
 
 OWN_RESERVE, OWN_FEW_ROWS = 1 / 256, 256

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
-from packer.permute import permute, stream_key
-from packer.random_purposes import BLOCKS
+from packer.algorithms.permute import BLOCKS, permute, stream_key
 
 BLOCK_PLACE = 1 << 18
 """Tokens per block: 1 MiB of int32."""

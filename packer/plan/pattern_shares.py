@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from packer.algorithms.exact_fill import packs_left
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
-from packer.checkpoints import Checkpoint, Checkpoints
-from packer.permute import draw_below, stream_key
-from packer.random_purposes import DEAL_ROTATION
+from packer.algorithms.permute import DEAL_ROTATION, draw_below, stream_key
+from packer.engines.checkpoints import Checkpoint, Checkpoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,8 +20,8 @@ from packer.algorithms import get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
-from packer.checkpoints import Checkpoint, make_checkpoint, run_stage
-from packer.manifest_fields import Account, PlanTotals
+from packer.engines.checkpoints import Checkpoint, make_checkpoint, run_stage
+from packer.json_records import Account, PlanTotals
 from packer.options import PackOptions
 from packer.plan.cutting import Planning, each_chunk, require_segments
 from packer.plan.partition_tasks import (

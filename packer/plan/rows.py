@@ -14,11 +14,10 @@ from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import extents_of, joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns, Rows
-from packer.manifest_fields import PlanTotals
+from packer.algorithms.permute import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, key_of, permute_all, permute_runs
+from packer.json_records import PlanTotals
 from packer.options import PackOptions
-from packer.permute import key_of, permute_all, permute_runs
 from packer.plan.segments import Segments, documents_in
-from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 from packer.shards.located_rows import LocatedRows
 
 

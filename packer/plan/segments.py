@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import Integer, extents_of, joined_ranges
-from packer.manifest_fields import Account
+from packer.json_records import Account
 from packer.options.choices import LongPolicy
 from packer.shards.located_rows import PIECE
 

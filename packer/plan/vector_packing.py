@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import vector_bounds
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Rows
+from packer.algorithms.permute import DRAWING, key_of, permute_all
 from packer.algorithms.vector_drawing import draw_full_rows
-from packer.permute import key_of, permute_all
 from packer.plan.rows import collected_rows
-from packer.random_purposes import DRAWING
 
 RESERVES = (0.02, 0.1, 0.2)
 """Shares of the rows to be drawn that are packed by first fit decreasing instead, tried one after the other."""

@@ -16,9 +16,9 @@ from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import COUNT, SEGMENTS, OpenPacks, detach, next_key, no_packs, push
 from packer.algorithms.patterns import Patterns, Rows
 from packer.arrow import as_arrow, as_numpy
-from packer.checkpoints import Checkpoint, make_checkpoint
+from packer.engines.checkpoints import Checkpoint, make_checkpoint
 from packer.errors import SourceError
-from packer.manifest_fields import GroupTotals, PlanTotals
+from packer.json_records import GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.plan.cutting import Planning
 from packer.plan.rows import collected_rows, even_cuts, located, solve_histogram, sorted_by_extent

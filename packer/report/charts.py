@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, count
 
-from packer.report.plain_text import share
+from packer.plain_text import share
 
 FONT = "system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packer.notebook_table import html_table
+from packer.plain_text import count_of, folded, number, percent, render_table, share
 from packer.report.dataset_figures import MIXED, Figures, named
-from packer.report.plain_text import count_of, folded, number, percent, render_table, share
 
 TOLERATED = 0.01
 """Share of the tokens without context, or lost, below which a row length is long enough."""

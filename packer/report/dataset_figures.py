@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.manifest_fields import PlanTotals
+from packer.json_records import PlanTotals
 from packer.notebook_table import html_table
 from packer.options import PackOptions
+from packer.plain_text import count_of, fewest, folded, number, percent, render_bars, render_table, share
 from packer.report.charts import ShownRow
 from packer.report.length_figures import Distribution, Epoch, Padding, Tally, distribution, padding_ratios
-from packer.report.plain_text import count_of, fewest, folded, number, percent, render_bars, render_table, share
 from packer.report.row_figures import RowFigures, Waiting
 
 

@@ -18,10 +18,10 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.arrow import as_arrow, as_numpy, is_numeric
 from packer.column_names import NO_LOSS
-from packer.engine import Engine
+from packer.engines.engine import Engine
 from packer.errors import PackerError
-from packer.manifest_fields import REJECTED, ShardEntry, Totals
-from packer.progress import CURRENT_TASK, Progress, TaskSums
+from packer.json_records import REJECTED, ShardEntry, Totals
+from packer.progress import Progress, TaskSums
 from packer.shards.file_names import LISTED, MANIFEST, refuse_foreign_work
 from packer.shards.files import hash_file
 from packer.shards.manifest import Manifest, is_sealed
@@ -29,6 +29,7 @@ from packer.shards.reader import check_size, open_shard, read_manifest, read_rej
 from packer.shards.sharing import sharing_fault
 from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
+from packer.signals import CURRENT_TASK
 from packer.stores import AnyPath
 from packer.stores.local_files import local_copy
 from packer.token_memory import count_trained

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from packer.errors import PackerError
-from packer.json_record import Count, JsonRecord
-from packer.manifest_fields import ShardEntry
+from packer.json_records import Count, JsonRecord, ShardEntry
 from packer.stores import AnyPath, RemotePath
 from packer.stores.remote_path import ObjectState
 from packer.stores.store import store_at

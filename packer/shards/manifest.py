@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.json_record import read_fields
-from packer.manifest_fields import ShardEntry, SourceIdentity, Totals
+from packer.json_records import ShardEntry, SourceIdentity, Totals, read_fields
 from packer.notebook_table import html_table
 from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST, MOST_SHARDS, all_shard_names, shard_name

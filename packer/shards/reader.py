@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packer.arrow_messages import is_compressed
-from packer.errors import PackerError, first_line
-from packer.manifest_fields import RejectedRecord, ShardEntry
+from packer.arrow import is_compressed
+from packer.errors import PackerError, StoreError, first_line, shortage
+from packer.json_records import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
-from packer.stores.buckets import StoreError
 from packer.stores.mirror import map_whole
 from packer.stores.store import store_at
-from packer.system_errors import shortage
 
 _RESTORE = "restore it, or pack again to another folder"
 _REMEDY = f"changed after packing; {_RESTORE}"

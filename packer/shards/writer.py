@@ -17,11 +17,11 @@ from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.inputs.token_tables import ValueColumn
-from packer.manifest_fields import ShardEntry
-from packer.progress import CURRENT_TASK
+from packer.json_records import ShardEntry
 from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import PADDING, RowFormat
+from packer.signals import CURRENT_TASK
 from packer.token_memory import (
     Spans,
     TokenColumn,

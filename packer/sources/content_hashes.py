@@ -13,16 +13,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from packer.algorithms.permute import HOLDOUT, key_of
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import CONTENT_HASH
 from packer.errors import SourceError
 from packer.inputs.documents import Batch, reading, value_message, wrong_values
 from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import TokenTable
-from packer.manifest_fields import REMEDY
+from packer.json_records import REMEDY
 from packer.options import ReadOptions
-from packer.permute import key_of
-from packer.random_purposes import HOLDOUT
 from packer.shards.writer import KeptValues
 from packer.token_memory import Spans, fetched_spans, gather
 

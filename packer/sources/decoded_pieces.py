@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packer.checkpoints import Checkpoint, checkpoint_of
+from packer.engines.checkpoints import Checkpoint, checkpoint_of
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import join_with, widen
 from packer.inputs.documents import (
@@ -30,7 +30,7 @@ from packer.inputs.format_reader import DecodedInput
 from packer.inputs.line_blocks import filled_line_numbers
 from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
-from packer.manifest_fields import RejectedRecord
+from packer.json_records import RejectedRecord
 from packer.shards.files import HashingFile, matches
 from packer.sources.source import Source
 from packer.stores import AnyPath, each_opened_at

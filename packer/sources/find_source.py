@@ -33,7 +33,6 @@ from packer.inputs.hugging_face import (
 )
 from packer.inputs.loss_columns import Fields
 from packer.inputs.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
-from packer.paths import PathList, split_configuration
 from packer.shards.file_names import MANIFEST, WORK
 from packer.sources.splits import (
     README,
@@ -47,6 +46,7 @@ from packer.sources.splits import (
 )
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
 from packer.stores.buckets import opened_in_parallel
+from packer.stores.paths import PathList, split_configuration
 from packer.stores.remote_path import listed
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from packer.inputs.hugging_face import Found, table_reader
 from packer.inputs.text_files import CsvFile
 from packer.inputs.token_files import ARRAY_COLUMN, read_header
 from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.paths import expanded
 from packer.sources.find_source import for_each_file
 from packer.sources.source import Source
 from packer.stores import AnyPath
+from packer.stores.paths import expanded
 from packer.token_memory.token_column import NO_BYTES
 
 ARRAY = ".npy"

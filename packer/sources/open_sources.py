@@ -12,9 +12,8 @@ from packer.errors import OtherSourceError, PackerError
 from packer.inputs.formats import ending_of
 from packer.inputs.meanings import ATTENTION, OF_CHATS, OF_PROMPTS
 from packer.inputs.token_tables import MappedLists
-from packer.manifest_fields import FileIdentity, SourceIdentity
+from packer.json_records import FileIdentity, SourceIdentity
 from packer.options import ReadOptions
-from packer.paths import PathList, located, split_configuration
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources.find_source import find_source
@@ -23,6 +22,7 @@ from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
 from packer.sources.tokenized_source import open_tokens
 from packer.stores import AnyPath, any_path, is_remote
+from packer.stores.paths import PathList, located, split_configuration
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

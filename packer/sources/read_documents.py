@@ -21,7 +21,7 @@ from packer.inputs.documents import Batch, DocumentError, reading
 from packer.inputs.format_reader import DecodedInput, Input
 from packer.inputs.mapped_files import fetch_queued
 from packer.inputs.token_tables import TokenTable
-from packer.manifest_fields import REASONS, FileIdentity, SourceIdentity
+from packer.json_records import REASONS, FileIdentity, SourceIdentity
 from packer.progress import Progress, documents_of, silent
 from packer.sources.source import Rejections, Source
 from packer.token_memory import list_lengths

@@ -23,7 +23,7 @@ from packer.inputs.column_types import one_type
 from packer.inputs.documents import Columns, SourceFile
 from packer.inputs.format_reader import DecodedInput, Input
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
-from packer.manifest_fields import REASONS, RejectedRecord, TextIdentity
+from packer.json_records import REASONS, RejectedRecord, TextIdentity
 from packer.token_memory import TokenColumn
 
 if TYPE_CHECKING:

@@ -26,15 +26,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packer.engine import DecodePool, Engine, run_once, without
+from packer.engines.engine import DecodePool, Engine, run_once, without
+from packer.engines.processes import Processes
 from packer.errors import SourceError
 from packer.inputs.column_types import join_with
 from packer.inputs.documents import COLUMNS, Batch, DocumentError
 from packer.inputs.format_reader import Input
 from packer.inputs.token_tables import MappedLists
-from packer.manifest_fields import REASONS
-from packer.processes import Processes
-from packer.progress import CURRENT_TASK, Progress, TaskSums, documents_of, raise_if_interrupted, silent
+from packer.json_records import REASONS
+from packer.progress import Progress, TaskSums, documents_of, silent
+from packer.signals import CURRENT_TASK, raise_if_interrupted
 from packer.sources.decoded_pieces import (
     Piece,
     RejectedFile,

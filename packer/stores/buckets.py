@@ -16,8 +16,8 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from packer.errors import PackerError, extra
-from packer.progress import raise_if_interrupted
+from packer.errors import PackerError, StoreError, extra
+from packer.signals import raise_if_interrupted
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStoreMethods
@@ -44,10 +44,6 @@ _LEFT_ALONE = 10.0  # seconds in which a silent store gets no requests, so that 
 _PREAMBLE = re.compile(r"^Generic \w+ error: Error performing .*? retry_timeout: \S+\s+- ")
 _FINAL = ("dns error", "InvalidAccessKeyId", "ExpiredToken", "status: 400")  # errors of every further try, too
 _NO_REASON = re.compile(r"status code: (4\d\d [A-Za-z ]+):?$")  # an answer to HEAD, which has no body
-
-
-class StoreError(OSError):
-    """A store cannot be reached, or answers with an error, also after repeated requests."""
 
 
 class ChangedError(StoreError):

@@ -19,15 +19,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from packer.errors import PackerError
+from packer.errors import NoLocksError, PackerError
 from packer.stores.remote_path import AnyPath
 
 _PREFIX = "packer-tmp-"  # of temporary folders
 _LOCK = ".packer-lock"  # file in a temporary folder, held while its process lives; no folder without it is removed
-
-
-class NoLocksError(OSError):
-    """A file system has no locks."""
 
 
 class FileLock:

@@ -11,17 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from packer.errors import PackerError
-from packer.stores.buckets import (
-    PART,
-    SCHEMES,
-    StoreError,
-    in_parallel,
-    opened_bucket,
-    opened_in_parallel,
-    requested,
-    submitted,
-)
+from packer.errors import PackerError, StoreError
+from packer.stores.buckets import PART, SCHEMES, in_parallel, opened_bucket, opened_in_parallel, requested, submitted
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -27,7 +27,7 @@ from packer.inputs.meanings import (
     names,
     refusal,
 )
-from packer.manifest_fields import Reason
+from packer.json_records import Reason
 from packer.options.choices import TrainOn
 from packer.text.text_columns import Records
 from packer.text.training_marks import marked_messages

@@ -24,9 +24,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import PackerError, SourceError, first_line
+from packer.errors import PackerError, SourceError, first_line, shortage
 from packer.progress import STATUS
-from packer.system_errors import shortage
 from packer.text.tokenizer import Content
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from packer.errors import PackerError, first_line
-from packer.paths import expanded
+from packer.errors import PackerError, first_line, hub_is_unreachable
 from packer.progress import STATUS
-from packer.system_errors import hub_is_unreachable
+from packer.stores.paths import expanded
 from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
 
 if TYPE_CHECKING:

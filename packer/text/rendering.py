@@ -9,11 +9,10 @@ from typing import Any
 
 from jinja2 import Template, TemplateError
 
-from packer.errors import OtherSourceError, PackerError
+from packer.errors import OtherSourceError, PackerError, shortage
 from packer.inputs.meanings import TEMPLATE_KWARGS, TOOLS
 from packer.options.choices import BUILT_IN_TEMPLATES
-from packer.progress import raise_if_interrupted
-from packer.system_errors import shortage
+from packer.signals import raise_if_interrupted
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, record_error
 from packer.text.template_environment import compiled, names_read

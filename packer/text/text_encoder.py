@@ -33,7 +33,7 @@ from packer.inputs.meanings import (
     fields_counted,
     unread,
 )
-from packer.manifest_fields import TextIdentity
+from packer.json_records import TextIdentity
 from packer.options import ReadOptions
 from packer.options.choices import TrainOn
 from packer.text.conversations import (

@@ -13,9 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.errors import PackerError
+from packer.errors import PackerError, check_address_space
 from packer.inputs.documents import DocumentError
-from packer.system_errors import check_address_space
 from packer.text.fast_tokens import FastTokens, by_library, is_refusal, joined
 from packer.text.tokenizer import PROBES, Tokenizer, shared_length
 

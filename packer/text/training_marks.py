@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from packer.inputs.documents import DocumentError
 from packer.inputs.meanings import FIELDS, MARKS, REASONING, SPANS, Place, names
-from packer.manifest_fields import Reason
+from packer.json_records import Reason
 from packer.options.choices import TrainOn
 
 Said: TypeAlias = tuple[bool | None, str]

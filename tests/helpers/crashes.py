@@ -228,11 +228,11 @@ class FaultyFile:
 
 def install(instants: Instants, *, exchanges: bool) -> None:
     """Make everything that this process does to the disk an instant, from now on."""
-    from packer import progress_bars
     from packer.output import replace_folder
+    from packer.progress import progress_bars
 
     usual_open, usual_fsync, usual_exchange = Path.open, os.fsync, replace_folder.exchange
-    usual_bars = progress_bars.progress_bars
+    usual_bars = progress_bars
 
     def opening(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
         file = usual_open(path, mode, *arguments, **options)

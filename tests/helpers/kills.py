@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.ranks import Heartbeats
+from packer.engines.ranks import Heartbeats
 from packer.stores import RemotePath
 
 

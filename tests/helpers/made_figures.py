@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.manifest_fields import PlanTotals
+from packer.json_records import PlanTotals
 from packer.options import PackOptions
 from packer.report.dataset_figures import Figures
 from packer.report.length_figures import tally

@@ -45,8 +45,8 @@ PLACES = {
     "batch": "packer.shards.row_format._BATCH_BYTES",
     "compared_ranges": "packer.pipeline.against_source.BUCKETS",
     # ranks and stores
-    "heartbeat": "packer.ranks.INTERVAL",
-    "rank_patience": "packer.ranks.PATIENCE",
+    "heartbeat": "packer.engines.ranks.INTERVAL",
+    "rank_patience": "packer.engines.ranks.PATIENCE",
     "first_pause": "packer.stores.buckets._FIRST_PAUSE",
     "retries": "packer.stores.buckets._RETRIES",
     "timeout": "packer.stores.buckets.TIMEOUT",

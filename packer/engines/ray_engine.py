@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from packer.engine import Call, Engine, Report, Result
+from packer.engines.engine import Call, Engine, Report, Result
 from packer.errors import PackerError, extra, first_line
-from packer.progress import raise_if_interrupted
+from packer.signals import raise_if_interrupted
 
 RETRIES = 3
 """Times that Ray repeats a task whose worker or node died. Errors of the task itself are never repeated."""

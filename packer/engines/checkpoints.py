@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.engine import Engine, run_once
+from packer.engines.engine import Engine, run_once
 from packer.errors import UNREADABLE
 from packer.progress import Progress, silent
 from packer.stores.buckets import AT_ONCE

@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from packer.engine import Done, Engine, without
+from packer.engines.engine import Done, Engine, without
 from packer.errors import OptionError, PackerError, SourceError
-from packer.progress import raise_if_interrupted
+from packer.signals import raise_if_interrupted
 from packer.stores.store import ClaimLostError, Store
 
 log = logging.getLogger(__name__)

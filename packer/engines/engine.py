@@ -4,7 +4,7 @@ A stage is a number of tasks, each of which leaves a file when it is done: a che
 Any process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
 through a stage, and any later process can do what an interrupted one has left.
 
-`packer.progress.raise_if_interrupted` is called before each task, and regularly in tasks that run in threads of this
+`packer.signals.raise_if_interrupted` is called before each task, and regularly in tasks that run in threads of this
 process. It ends them if a signal is to end the command, or if another task failed. Tasks call `CURRENT_TASK.report`
 while they run, so that progress moves before they are done. Where packer is called as a library, Ctrl-C raises
 KeyboardInterrupt anywhere in the Python code of the main thread. `Future.result`, `concurrent.futures.as_completed` and
@@ -26,7 +26,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import ClassVar, TypeAlias, TypeVar
 
-from packer.progress import CURRENT_TASK, raise_if_interrupted
+from packer.signals import CURRENT_TASK, raise_if_interrupted
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -20,11 +20,11 @@ from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from packer.engine import Call, Engine, Report, Result, run_tasks
+from packer.engines.engine import Call, Engine, Report, Result, run_tasks
 from packer.errors import PackerError
-from packer.progress import CURRENT_TASK, raise_if_interrupted
+from packer.signals import CURRENT_TASK, raise_if_interrupted
 
-_SERVE = "import sys; from packer.processes import serve; serve(int(sys.argv[1]))"
+_SERVE = "import sys; from packer.engines.processes import serve; serve(int(sys.argv[1]))"
 _POLL = 0.05  # seconds after which a waiting thread looks whether it is to stop
 _REPORTED_EVERY = 1.0  # seconds between two reports of a task
 

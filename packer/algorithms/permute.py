@@ -1,7 +1,11 @@
 """Permutations from a counter-based generator: a hash of seed, purpose and index.
 
 Permutations shape the bytes on disk, so no version of a library may change them. A draw depends only on its key and
-index, so any worker can make any part of a stream. `packer.random_purposes` lists the purposes.
+index, so any worker can make any part of a stream.
+
+Each use of randomness has a number, its purpose, which is part of its key. Draws for different purposes are
+independent, even for the same seed. The numbers for packing determine the bytes on disk, those for loading the order of
+rows and the masks of a training run, so they must never change.
 """
 
 from __future__ import annotations
@@ -12,6 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
+
+# the packer
+DEAL_ROTATION = 1  # the partition that takes the first of the rows of a pattern
+EQUAL_LENGTHS = 2  # the order of segments of equal extent, within a partition or the pool
+ROWS = 3  # the order of rows
+SEGMENTS_IN_ROW = 4  # the order of segments within a row
+BLOCKS = 10  # the partition of each block of documents
+DRAWING = 11  # the order in which the segments of a partition, or of the rest of several, are drawn
+POOL_ROWS = 12  # the order of rows in a shard of the pool
+HOLDOUT = 17  # the hash of a document's content, which decides whether it is held out
+
+# the loader
+ROW_ORDER = 5  # the order of rows in an epoch
+MASKS = 6  # the tokens that a masked language model restores, and what replaces them
+
+LANES = 14  # the lane of each shard
+LANE_SHARDS = 15  # the order of the shards of a lane in an epoch
+LANE_ROWS = 16  # the order of the rows in a window of a lane
+COMBINED = 18  # a dataset that is combined with others, and its order of shards when its rows are used once more
+COMBINED_ROWS = 19  # the order of the rows of a shard in such a dataset
+
+# reports
+SHOWN_ROWS = 13  # the rows that a report shows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
