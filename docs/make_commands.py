@@ -10,13 +10,15 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, get_origin
 
 import click
 
 from packer import api
 from packer.cli import COMMANDS
 from packer.cli.command import DeclaredOption, heading_of
-from packer.options import Option, PackOptions, RunOptions, choices, options_of
+from packer.options import Option, PackOptions, RunOptions, options_of
+from packer.options import option as declaring
 from packer.options.option import HEADINGS
 
 _INTRODUCTION = """\
@@ -129,7 +131,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from packer.options import choices
+from packer.options.option import {choices}
 
 
 class StatsArguments(TypedDict, total=False):
@@ -155,7 +157,9 @@ def arguments_module() -> str:
         part: "\n".join(f"    {name}: {hint}" for name, hint in declared.items() if name in names)
         for part, names in parts.items()
     }
-    return _ARGUMENTS.format(**fields)
+    words = set(re.findall(r"\w+", "".join(fields.values())))
+    choices = sorted(word for word in words if get_origin(getattr(declaring, word, None)) is Literal)
+    return _ARGUMENTS.format(**fields, choices=", ".join(choices))
 
 
 def _types(declaration: type) -> dict[str, str]:
@@ -174,4 +178,4 @@ def _types(declaration: type) -> dict[str, str]:
 if __name__ == "__main__":
     for path, text in commands_pages().items():
         (Path(__file__).parent / "reference" / path).write_text(text)
-    Path(choices.__file__).with_name("arguments.py").write_text(arguments_module())
+    Path(declaring.__file__).with_name("arguments.py").write_text(arguments_module())

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from packer.exporting.write_export import Export
     from packer.options.arguments import PackArguments, StatsArguments
-    from packer.options.choices import Compression, LongPolicy, OnError, TrainOn
+    from packer.options.option import Compression, LongPolicy, OnError, TrainOn
     from packer.pipeline.row_contents import RowContents
     from packer.pipeline.tokenizing import TokenizeReport
     from packer.pipeline.verifying import Verification

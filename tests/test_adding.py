@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import click
 import numpy as np
@@ -21,8 +20,7 @@ from packer.exporting.targets import TARGETS, Target
 from packer.inputs.formats import FORMATS as INPUT_FORMATS
 from packer.inputs.formats import InputFormat
 from packer.loader.batch_formats import FORMATS, BatchFormat
-from packer.options import Option
-from packer.options.option import GENERAL
+from packer.options.option import GENERAL, option
 from packer.stores.buckets import SCHEMES
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.sources import DOCUMENTS, write
@@ -163,7 +161,7 @@ def with_toy(tmp_path) -> Path:
     """A copy of the package in which `PackOptions` has one field more, and nothing else was changed."""
     copy = tmp_path / "copy" / "packer"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    declared = copy / "options" / "row_options.py"
+    declared = copy / "options" / "pack_options.py"
     line = '    toys: int = option(3, "Number of toys.", ROWS, least=1, most=9, metavar="N")\n'
     declared.write_text(declared.read_text().replace("    labels: bool", line + "    labels: bool"))
     return copy
@@ -206,9 +204,16 @@ def test_an_option_of_pack_is_a_line(with_toy, source, tmp_path):
         assert words in printed
 
 
-def test_an_option_of_a_command_is_a_parameter():
+@dataclass
+class ToyOptions:
+    toys: int = option(3, "Number of toys.", GENERAL, least=1, most=9, metavar="N", commands=("play",))
+
+
+def test_an_option_of_a_command_is_a_line(monkeypatch):
+    monkeypatch.setattr("packer.cli.command.CommandOptions", ToyOptions)
+
     @command()
-    def play(*, toys: Annotated[int, Option("Number of toys.", GENERAL, least=1, most=9, metavar="N")] = 3) -> None:
+    def play(*, toys: int) -> None:
         click.echo(f"{toys} toys")
 
     invoke = CliRunner().invoke

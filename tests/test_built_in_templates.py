@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
-from packer.options.choices import BUILT_IN_TEMPLATES
+from packer.options.option import BUILT_IN_TEMPLATES
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat
 from packer.text.rendering import Templates

@@ -4,7 +4,7 @@ writing_commands.py  pack, tokenize, export and demo
 reading_commands.py  stats, show, verify and check
 
 command.py           commands and their options, from declarations
-shared_options.py    options of several commands: --source, --report
+command_options.py   options that only commands have, such as --json and --report
 printing.py          everything that is printed, without control characters of names, texts and messages
 run_summary.py       what commands that write print when they are done
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter

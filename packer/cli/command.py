@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.cli.command_options import CommandOptions
 from packer.cli.one_line_errors import one_line_errors
 from packer.cli.printing import echo
 from packer.errors import PackerError
-from packer.options import Option, options_of
+from packer.options import Option, PackOptions, RunOptions, options_of
 from packer.options.option import GENERAL, HEADINGS, REQUIRED
 from packer.stores import RemotePath, is_remote
-from packer.stores.paths import expanded
+from packer.stores.paths import PathList, expanded
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -42,23 +43,22 @@ def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
 
 
 def command(
-    *declarations: type, changes: Mapping[str, Mapping[str, Any]] = {}, resumes: bool = False, **settings: Any
+    changes: Mapping[str, Mapping[str, Any]] = {}, *, resumes: bool = False, **settings: Any
 ) -> Callable[[Callable[..., None]], PackerCommand]:
-    """Make a command of a function; its options are those declared for it, and parameters annotated with `Option`.
+    """Make a command of a function, with the declared options that name it; the function takes those as keywords.
 
-    Of the options in `declarations`, which are dataclasses, the command has those that name it. `changes` are fields of
-    `Option` that differ in this command, by the name of the option. An interrupted command that `resumes` says so.
+    `changes` are fields of `Option` that differ in this command, by the name of the option. An interrupted command that
+    `resumes` says so.
     """
 
     def made_of(function: Callable[..., None]) -> PackerCommand:
         made = click.command(cls=PackerCommand, **settings)(function)
-        declared = [
-            replace(option, **changes.get(option.name, {}))
-            for declaration in declarations
+        made.params += [
+            DeclaredOption(replace(option, **changes.get(option.name, {})))
+            for declaration in (PackOptions, RunOptions, CommandOptions)
             for option in options_of(declaration).values()
             if made.name in option.commands
         ]
-        made.params += [DeclaredOption(option) for option in (*declared, *options_of(function).values())]
         made.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
         settled: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
         made.params.append(click.Option(["--help-all"], help="Show every option and exit.", **settled))
@@ -66,6 +66,13 @@ def command(
         return made
 
     return made_of
+
+
+def source_of(dataset: tuple[str, ...]) -> str | PathList:
+    """Return a path as it is, and several as one source; a UsageError if there is none."""
+    if not dataset:
+        raise click.UsageError("Give a DATASET.")
+    return dataset[0] if len(dataset) == 1 else PathList(dataset)
 
 
 class PackerCommand(click.Command):
@@ -139,7 +146,7 @@ def _help(option: Option, *, repeats: bool) -> str:
 
 def _type_of(option: Option) -> ParamType:
     if option.is_file:
-        return Content(option)
+        return FileContent(option)
     if option.type is Path:
         return UserPath()
     if option.choices and option.convert is None:
@@ -189,7 +196,7 @@ class UserPath(ParamType):
         return path
 
 
-class Content(UserPath):
+class FileContent(UserPath):
     """A file whose content is the value, or the name of content that comes with packer."""
 
     def __init__(self, option: Option) -> None:

@@ -9,27 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer.algorithms import ALGORITHMS
-from packer.cli.command import ARGUMENTS, ParamType, UserPath, command
+from packer.cli.command import ARGUMENTS, ParamType, UserPath, command, source_of
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.printing import echo, echo_json, echo_styled, styled
-from packer.cli.shared_options import (
-    Accumulation,
-    AsJson,
-    BatchSize,
-    DataParallel,
-    ModelSize,
-    PackedSources,
-    Report,
-    source_of,
-)
 from packer.errors import PackerError
-from packer.options import Option, PackOptions, ReadOptions, RunOptions, values_of
-from packer.options.option import GENERAL, as_lengths
+from packer.options import values_of
+from packer.options.option import as_lengths
 from packer.plain_text import render_table
 from packer.progress import progress_bars
 from packer.stores import AnyPath
@@ -40,8 +30,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    ReadOptions,
-    RunOptions,
     changes={
         "tokenizer": {"help": "Tokenizer of a --source of text, if its name in the manifest is not enough."},
         "workers": {"help": "Number of shards that are checked at a time."},
@@ -51,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.argument("packed", type=UserPath())
 def verify(
-    packed: AnyPath, tokenizer: str | None, sources: PackedSources = (), as_json: AsJson = False, **values: object
+    packed: AnyPath, tokenizer: str | None, sources: tuple[str, ...], *, as_json: bool, **values: object
 ) -> None:
     """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source.
 
@@ -88,18 +76,9 @@ def verify(
             echo(f"{words} {other}{'' if is_packed(other) else ', which is not there'}")
 
 
-Attention = Annotated[
-    str | None,
-    Option("Attention implementation that must be safe for the command to succeed.", GENERAL, default_words="any"),
-]
-PositionOffset = Annotated[
-    int, Option("Position of the first token of a document, as in packer.batches: 2 for RoBERTa.", GENERAL)
-]
-
-
 @command(short_help="Show which attention implementations are safe for a model.")
 @click.argument("model")
-def check(model: str, attn: Attention = None, position_offset: PositionOffset = 0, as_json: AsJson = False) -> None:
+def check(model: str, attn: str | None, position_offset: int, *, as_json: bool) -> None:
     """Show which attention implementations keep packed documents of MODEL apart.
 
     MODEL is a folder with a config.json, such a file, or a Hub id. A small model of this kind with random weights is
@@ -174,7 +153,6 @@ def _measure(value: float | None) -> str:
 
 
 @command(
-    PackOptions,
     changes={
         "max_len": {
             "help": "Number of tokens in a row, or several to compare, as in 512,1k,2k; not for packed datasets.",
@@ -196,12 +174,13 @@ def stats(
     dataset: tuple[str, ...],
     max_len: tuple[int, ...],
     tokenizer: str | None,
-    batch_size: BatchSize = 64,
-    data_parallel: DataParallel = None,
-    accumulation: Accumulation = None,
-    model: ModelSize = None,
-    report: Report = None,
-    as_json: AsJson = False,
+    *,
+    batch_size: int,
+    data_parallel: int | None,
+    accumulation: int | None,
+    model: str | None,
+    report: Path | None,
+    as_json: bool,
     **values: object,
 ) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
@@ -280,12 +259,6 @@ def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_report: bool) 
     return True
 
 
-Document = Annotated[
-    str | None,
-    Option("Show the segments of this document instead of a row.", GENERAL, metavar="ID"),
-]
-
-
 class RowNumber(ParamType):
     """A number of a row, which may be negative; any other word with a dash is an option that does not exist."""
 
@@ -303,7 +276,6 @@ class RowNumber(ParamType):
 
 
 @command(
-    ReadOptions,
     changes={"tokenizer": {"help": "Show text instead of token ids."}},
     short_help="Show a row of a packed dataset, or a document.",
     context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option
@@ -314,10 +286,11 @@ def show(
     packed: Path,
     row: int | None,
     tokenizer: str | None,
-    document: Document = None,
-    full: Annotated[bool, Option("Show all tokens, with trained ones marked.", GENERAL)] = False,
-    sources: PackedSources = (),
-    as_json: AsJson = False,
+    *,
+    document: str | None,
+    full: bool,
+    sources: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
 

@@ -12,26 +12,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.command import UserPath, command
+from packer.cli.command import UserPath, command, source_of
 from packer.cli.printing import echo, echo_json
 from packer.cli.reading_commands import verify
-from packer.cli.shared_options import AsJson, source_of
 from packer.errors import OptionError, PackerError
-from packer.exporting.targets import TARGETS, as_target
+from packer.exporting.targets import TARGETS
 from packer.json_records import REJECTED
-from packer.options import CutOptions, Option, PackOptions, ReadOptions, RunOptions, values_of
-from packer.options.choices import Compression
-from packer.options.option import OUTPUT, READING
-from packer.options.row_options import INT32
+from packer.options import PackOptions, ReadOptions, values_of
 from packer.plain_text import duration_and_compiling
 from packer.progress import progress_bars
 from packer.stores import AnyPath
 from packer.stores.paths import local_output
-from packer.trainers.next_steps import STEPS, as_trainer, refuse_rows
+from packer.trainers.next_steps import STEPS, refuse_rows
 
 if TYPE_CHECKING:
     from packer.output.job import Written
@@ -91,32 +87,7 @@ def write_output(
     echo("\n".join([*text, *lines]))
 
 
-Lengths = Annotated[
-    str | None,
-    Option(
-        "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
-        "or JSON lines. The result says which documents share a row, as with --index-only.",
-        READING,
-        metavar="FILE[:COLUMN]",
-    ),
-]
-
-For = Annotated[
-    str | None,
-    Option(
-        "Trainer for the rows: refuse what it cannot read, and print the lines to write for it.",
-        OUTPUT,
-        choices=tuple(STEPS),
-        convert=as_trainer,
-        flags=("--for",),
-        metavar="TRAINER",
-    ),
-]
-
-
 @command(
-    PackOptions,
-    RunOptions,
     changes={
         "output": {
             "default_words": "DATASET-packed-MAX_LEN",
@@ -130,9 +101,10 @@ For = Annotated[
 def pack(
     dataset: tuple[str, ...],
     tokenizer: str | None,
-    lengths: Lengths = None,
-    for_trainer: For = None,
-    as_json: AsJson = False,
+    *,
+    lengths: str | None,
+    for_trainer: str | None,
+    as_json: bool,
     **values: object,
 ) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
@@ -189,14 +161,12 @@ def _next_step(trainer: str | None, packed: AnyPath, max_len: int) -> list[str]:
 
 
 @command(
-    ReadOptions,
-    RunOptions,
     changes={"output": {"default_words": "DATASET-tokenized"}},
     resumes=True,
     short_help="Tokenize a dataset once, and keep the tokens.",
 )
 @click.argument("dataset", nargs=-1, required=True)
-def tokenize(dataset: tuple[str, ...], as_json: AsJson = False, **values: object) -> None:
+def tokenize(dataset: tuple[str, ...], *, as_json: bool, **values: object) -> None:
     """Tokenize DATASET once and store the tokens in the format of datasets.save_to_disk.
 
     DATASET is one path or several, as for `pack` with --tokenizer. Packing the output gives the same rows as packing
@@ -214,28 +184,6 @@ def tokenize(dataset: tuple[str, ...], as_json: AsJson = False, **values: object
     )
 
 
-To = Annotated[
-    str,
-    Option(
-        "Trainer that reads the files, of those above; parquet keeps all columns as they are.",
-        OUTPUT,
-        choices=tuple(TARGETS),
-        convert=as_target,
-        metavar="TRAINER",
-    ),
-]
-EosId = Annotated[
-    int | None,
-    Option(
-        "Token that ends documents, for trainers that find documents or padding by it.",
-        OUTPUT,
-        default_words="last token of the first document",
-        most=INT32,
-    ),
-]
-PageCompression = Annotated[Compression, Option("Compression of the Parquet pages.", OUTPUT)]
-
-
 _COLUMNS = "\n".join(
     fill(target.summary, 75, initial_indent=f"{name:<18}", subsequent_indent=18 * " ")
     for name, target in TARGETS.items()
@@ -251,7 +199,6 @@ Every shard becomes a file, or a few. An interrupted export never looks complete
 
 
 @command(
-    RunOptions,
     changes={"output": {"default_words": "PACKED-TO"}},
     short_help="Write a packed dataset in the format of another trainer.",
     help=HELP,
@@ -260,10 +207,10 @@ Every shard becomes a file, or a few. An interrupted export never looks complete
 def export(
     packed: Path,
     *,
-    to: To,
-    compression: PageCompression = "zstd",
-    eos_id: EosId = None,
-    as_json: AsJson = False,
+    to: str,
+    compression: str,
+    eos_id: int | None,
+    as_json: bool,
     **values: object,
 ) -> None:
     """Run the command; `HELP` describes it."""
@@ -328,8 +275,6 @@ def write_corpus(folder: Path) -> Path:
 
 
 @command(
-    RunOptions,
-    CutOptions,
     changes={
         "output": {
             "default": Path("packer-demo"),

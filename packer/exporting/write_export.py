@@ -27,8 +27,8 @@ from packer.json_records import JsonRecord, ShardEntry
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import rows_of
-from packer.options.choices import Compression
-from packer.options.row_options import INT32
+from packer.options.option import Compression
+from packer.options.pack_options import INT32
 from packer.output.claim import claim
 from packer.output.job import Job, Written
 from packer.output.replace_folder import restore

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from packer.options import choices
+from packer.options.option import Document, OnError, SplitAt, TokenType, Untrained
 
 
 class StatsArguments(TypedDict, total=False):
@@ -17,16 +17,16 @@ class StatsArguments(TypedDict, total=False):
     split: str | None
     input_column: str
     labels_column: str
-    document: choices.Document
+    document: Document
     eos_id: int | None
-    dtype: choices.TokenType | None
-    on_error: choices.OnError
+    dtype: TokenType | None
+    on_error: OnError
     eos: bool
     pairs: bool
     share_prefixes: bool
     seed: int
     align: int
-    split_at: choices.SplitAt | None
+    split_at: SplitAt | None
     max_segments: int | None
     limit: Sequence[str]
     group_by: str | None
@@ -39,7 +39,7 @@ class PackArguments(StatsArguments, total=False):
     lengths_column: str | None
     keep_tokens: Sequence[str]
     holdout: float | str | None
-    untrained: choices.Untrained
+    untrained: Untrained
     balance_ranks: int | None
     pad_id: int | None
     add_column: str | Sequence[str]

@@ -1,16 +1,14 @@
-"""How options are declared, checked and converted.
+"""How options are declared, checked and converted, and the values of those that are chosen from a list.
 
-A field of a dataclass, such as `PackOptions`, or a parameter of a command declares an option:
+A field of a dataclass, such as `PackOptions`, declares an option:
 
-    max_segments: int = option(0, "Maximum number of documents in a row.", ROWS, metavar="N")
-    max_segments: Annotated[int, Option("Maximum number of documents in a row.", ROWS, metavar="N")] = 0
+    max_segments: int | None = option(None, "Maximum number of documents in a row.", ROWS, least=1)
 
 The command line, the checks of values, the manifest and the reference pages all follow from `options_of`.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from packer.errors import OptionError, PackerError
 from packer.json_records import FLAG, TEXT, ValueKind, number, or_null, whole_number
-from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.stores import RemotePath
 from packer.stores.paths import expanded
 
@@ -39,13 +36,26 @@ GENERAL = "General"
 HEADINGS = (REQUIRED, READING, TEXT_AND_CHATS, ROWS, LONG, GROUPS, OUTPUT, RANKS, GENERAL)
 """Headings under which `--help` and docs/reference/commands/ list options, in order."""
 
+# Choices; the declaration of each option says what they mean.
+LongPolicy = Literal["split", "truncate", "drop", "error"]
+SplitAt = Literal["exchanges", "tokens"]
+Untrained = Literal["keep", "keep-all", "drop", "error"]
+OnError = Literal["error", "skip"]
+Document = Literal["document", "sequence"]
+TokenType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
+TrainOn = Literal["all", "completion", "assistant", "each-answer"]
+TokenColumn = Literal["position_ids"]
+Compression = Literal["zstd", "snappy", "none"]
+
+BUILT_IN_TEMPLATES = ("chatml", "gemma3", "glm4moe", "llama3", "qwen3")  # in packer/text/built_in_templates
+
 _LARGEST = 2**63 - 1
 _PATH = ValueKind("a path", lambda value: isinstance(value, (str, Path, RemotePath)))
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is declared about an option; `options_of` adds its name, type and default."""
+    """What is declared about an option; `options_of` adds its name and type."""
 
     help: str
     """One sentence. It refers to other options as the command line writes them; see `packer.errors.python_names`."""
@@ -75,9 +85,6 @@ class Option:
     convert: Callable[[Any], Any] | None = None
     """Function that converts other forms of the value, on the command line and in Python."""
 
-    shown: str = ""
-    """Name in error messages; by default that on the command line."""
-
     commands: tuple[str, ...] = ("pack", "stats")
     """Commands that have the option; none if its value follows from another option."""
 
@@ -85,7 +92,7 @@ class Option:
     """Whether the command line takes a file whose content is the value, or one of the choices."""
 
     name: str = ""
-    """Name of the field or parameter, and of the keyword argument in Python."""
+    """Name of the field, and of the keyword argument in Python."""
 
     type: type = str
     """Type of a value, or of each value in a list: bool, int, float, str or Path."""
@@ -94,6 +101,11 @@ class Option:
     is_optional: bool = False
     default: object = ...
     """Default value; `...` if the option is required."""
+
+    @property
+    def shown(self) -> str:
+        """Name in error messages: that on the command line, unless it is "--no-NAME" or there is none."""
+        return self.name if self.default is True or not self.commands else self.flags[-1]
 
     @property
     def is_required(self) -> bool:
@@ -170,36 +182,27 @@ def option(default: Any, help: str, heading: str, **settings: Any) -> Any:
 
     An option whose default is `...` is required.
     """
-    declared = Option(help, heading, **settings)
+    declared = Option(help, heading, default=default, **settings)
     return field(default=MISSING if default is ... else default, metadata={"option": declared})
 
 
-def options_of(declaration: Callable[..., object]) -> dict[str, Option]:
-    """Return the options that a dataclass declares by `option`, or a function by annotations with `Option`, by name."""
-    return _read(declaration)
+def options_of(declaration: type) -> dict[str, Option]:
+    """Return the options that a dataclass declares by `option`, by name."""
+    return _declared(declaration)
 
 
 @cache
-def _read(declaration: Callable[..., object]) -> dict[str, Option]:
-    of_dataclass = getattr(declaration, "__dataclass_fields__", {})
-    if of_dataclass:
-        hints = get_type_hints(declaration, include_extras=True)
-    else:  # subtle: for a default of None, Python 3.10's get_type_hints would hide `Annotated` in an Optional
-        hints = inspect.get_annotations(declaration, eval_str=True)
-    found = {}
-    for name, parameter in inspect.signature(declaration).parameters.items():
-        hint, *extras = get_args(hints[name]) if get_origin(hints[name]) is Annotated else [hints[name]]
-        if name in of_dataclass:
-            extras = [*of_dataclass[name].metadata.values()]
-        declared = next((extra for extra in extras if isinstance(extra, Option)), None)
-        if declared is not None:
-            default = ... if parameter.default is parameter.empty else parameter.default
-            found[name] = _completed(declared, name, hint, default)
-    return found
+def _declared(declaration: type) -> dict[str, Option]:
+    hints = get_type_hints(declaration)
+    return {
+        each.name: _completed(each.metadata["option"], each.name, hints[each.name])
+        for each in fields(declaration)
+        if "option" in each.metadata
+    }
 
 
-def _completed(declared: Option, name: str, hint: Any, default: object) -> Option:
-    """Return an option with its name, type and default, and what follows from them."""
+def _completed(declared: Option, name: str, hint: Any) -> Option:
+    """Return an option with its name and type, and what follows from them."""
     is_optional = type(None) in get_args(hint)
     if is_optional:
         hint = next(one for one in get_args(hint) if one is not type(None))
@@ -208,7 +211,6 @@ def _completed(declared: Option, name: str, hint: Any, default: object) -> Optio
         hint = get_args(hint)[0]
     is_literal = get_origin(hint) is Literal
     choices = get_args(hint) if is_literal else declared.choices
-    flags = declared.flags or (f"--{'no-' if default is True else ''}{name.replace('_', '-')}",)
     return replace(
         declared,
         name=name,
@@ -217,9 +219,7 @@ def _completed(declared: Option, name: str, hint: Any, default: object) -> Optio
         is_optional=is_optional,
         choices=choices,
         metavar=declared.metavar or (None if choices else {int: "N", str: "NAME"}.get(hint)),
-        default=default,
-        flags=flags,
-        shown=declared.shown or (name if default is True else flags[-1]),
+        flags=declared.flags or (f"--{'no-' if declared.default is True else ''}{name.replace('_', '-')}",),
     )
 
 

@@ -21,7 +21,7 @@ from packer.inputs.documents import reading
 from packer.inputs.meanings import EXCHANGE_STARTS
 from packer.inputs.token_tables import TokenTable, ValueColumn
 from packer.json_records import Account
-from packer.options import CutOptions, PackOptions
+from packer.options import PackOptions
 from packer.plan.segments import Segments, cut_documents, documents_in
 from packer.progress import Progress, silent
 from packer.sources.content_hashes import left_out
@@ -32,7 +32,7 @@ _CHECKED_TOGETHER = 4 << 20  # labels
 
 
 def cut_lengths_of(
-    options: CutOptions,
+    options: PackOptions,
     lengths: NDArray[np.int32],
     ranges: NDArray[np.int64] | None = None,
     left_out: NDArray[np.bool_] | None = None,
@@ -53,7 +53,7 @@ def cut_lengths_of(
     return replace(segments, lengths=lengths, ranges=ranges, dropped=dropped)
 
 
-def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
+def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
     """Raise a SourceError if a document is longer than a row, and the options do not say how to cut it."""
     if options.long not in ("split", "error") or (options.long == "split" and not options.never_splits):
         return
@@ -85,7 +85,7 @@ def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
     return len(tokens), int(tokens.sum(dtype=np.int64))
 
 
-def require_segments(account: Account | None, segments: int, options: CutOptions) -> Account:
+def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
     """Return the account of a source, or raise a SourceError with the reason why it has no segments to pack."""
     if account is None:
         raise SourceError("nothing to pack: there are no documents")
@@ -173,7 +173,7 @@ def cuts_before(
 
 
 def _without_untrained(
-    segments: Segments, table: TokenTable, options: CutOptions, describe: Callable[[int], str]
+    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
 ) -> Segments:
     """Leave out segments without trained tokens, if `untrained` in the options says so.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import Integer, extents_of, joined_ranges
 from packer.json_records import Account
-from packer.options.choices import LongPolicy
+from packer.options.option import LongPolicy
 from packer.shards.located_rows import PIECE
 
 _TOGETHER = 1 << 16  # segments that are counted together

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer.inputs.documents import DocumentError
-from packer.options.choices import TrainOn
+from packer.options.option import TrainOn
 from packer.text.conversations import Chat, record_error
 from packer.text.message_marks import (
     RenderedChat,

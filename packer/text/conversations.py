@@ -28,7 +28,7 @@ from packer.inputs.meanings import (
     refusal,
 )
 from packer.json_records import Reason
-from packer.options.choices import TrainOn
+from packer.options.option import TrainOn
 from packer.text.text_columns import Records
 from packer.text.training_marks import marked_messages
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from packer.inputs.documents import DocumentError
-from packer.options.choices import TrainOn
+from packer.options.option import TrainOn
 from packer.text.conversations import Chat, Message, chat_of, messages_of, record_error, text_of
 from packer.text.text_columns import Records
 from packer.text.tokenizer import shared_length

@@ -11,7 +11,7 @@ from jinja2 import Template, TemplateError
 
 from packer.errors import OtherSourceError, PackerError, shortage
 from packer.inputs.meanings import TEMPLATE_KWARGS, TOOLS
-from packer.options.choices import BUILT_IN_TEMPLATES
+from packer.options.option import BUILT_IN_TEMPLATES
 from packer.signals import raise_if_interrupted
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, record_error

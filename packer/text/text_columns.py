@@ -14,7 +14,7 @@ from packer.inputs.column_types import is_json
 from packer.inputs.documents import DocumentError
 from packer.inputs.meanings import DESIRABLE, HISTORY, JOINED, OF_CHATS, OTHER_PROMPTS, PLACEHOLDERS, PROMPTS, names
 from packer.inputs.python_values import python_values
-from packer.options.choices import TrainOn
+from packer.options.option import TrainOn
 from packer.text.column_advice import JSON, advice, holds_messages, is_chat
 
 RecordKind = Literal["text", "prompt+completion", "chat", "pair"]

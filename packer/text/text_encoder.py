@@ -35,7 +35,7 @@ from packer.inputs.meanings import (
 )
 from packer.json_records import TextIdentity
 from packer.options import ReadOptions
-from packer.options.choices import TrainOn
+from packer.options.option import TrainOn
 from packer.text.conversations import (
     IMAGES_PAGE,
     Chat,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from packer.inputs.documents import DocumentError
 from packer.inputs.meanings import FIELDS, MARKS, REASONING, SPANS, Place, names
 from packer.json_records import Reason
-from packer.options.choices import TrainOn
+from packer.options.option import TrainOn
 
 Said: TypeAlias = tuple[bool | None, str]
 """Whether marks say that something is trained, None if there are none; and the marks in words, for errors."""

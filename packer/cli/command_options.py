@@ -1,0 +1,117 @@
+"""Options that single commands have, beside those of `packer.options`; a manifest holds none of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.exporting.targets import TARGETS, as_target
+from packer.options.option import GENERAL, OUTPUT, READING, Compression, option
+from packer.options.pack_options import INT32
+from packer.trainers.next_steps import STEPS, as_trainer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandOptions:
+    """Declarations of the options, each of which is a parameter of the function of its commands."""
+
+    lengths: str | None = option(
+        None,
+        "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
+        "or JSON lines. The result says which documents share a row, as with --index-only.",
+        READING,
+        metavar="FILE[:COLUMN]",
+        commands=("pack",),
+    )
+    for_trainer: str | None = option(
+        None,
+        "Trainer for the rows: refuse what it cannot read, and print the lines to write for it.",
+        OUTPUT,
+        choices=tuple(STEPS),
+        convert=as_trainer,
+        flags=("--for",),
+        metavar="TRAINER",
+        commands=("pack",),
+    )
+    to: str = option(
+        ...,
+        "Trainer that reads the files, of those above; parquet keeps all columns as they are.",
+        OUTPUT,
+        choices=tuple(TARGETS),
+        convert=as_target,
+        metavar="TRAINER",
+        commands=("export",),
+    )
+    compression: Compression = option("zstd", "Compression of the Parquet pages.", OUTPUT, commands=("export",))
+    eos_id: int | None = option(
+        None,
+        "Token that ends documents, for trainers that find documents or padding by it.",
+        OUTPUT,
+        default_words="last token of the first document",
+        most=INT32,
+        commands=("export",),
+    )
+    batch_size: int = option(
+        64, "Documents per optimizer step in training without packing.", GENERAL, least=1, commands=("stats",)
+    )
+    data_parallel: int | None = option(
+        None,
+        "Data-parallel ranks: show how long they wait for each other, each training on one row at a time.",
+        GENERAL,
+        least=1,
+        commands=("stats",),
+    )
+    accumulation: int | None = option(
+        None,
+        "Rows of each of these ranks in an optimizer step.",
+        GENERAL,
+        least=1,
+        default_words="1",
+        commands=("stats",),
+    )
+    model: str | None = option(
+        None,
+        "Weights of their model, as in 70B, or its config: a folder, a config.json or a Hub id.",
+        GENERAL,
+        default_words="7B",
+        commands=("stats",),
+    )
+    report: Path | None = option(
+        None,
+        "HTML file to write: a report with plots, which needs no network.",
+        OUTPUT,
+        metavar="FILE.html",
+        commands=("stats",),
+    )
+    attn: str | None = option(
+        None,
+        "Attention implementation that must be safe for the command to succeed.",
+        GENERAL,
+        default_words="any",
+        commands=("check",),
+    )
+    position_offset: int = option(
+        0,
+        "Position of the first token of a document, as in packer.batches: 2 for RoBERTa.",
+        GENERAL,
+        commands=("check",),
+    )
+    document: str | None = option(
+        None, "Show the segments of this document instead of a row.", GENERAL, metavar="ID", commands=("show",)
+    )
+    full: bool = option(False, "Show all tokens, with trained ones marked.", GENERAL, commands=("show",))
+    sources: tuple[str, ...] = option(
+        (),
+        "Dataset that was packed. Repeat it, in order, for all paths of a source.",
+        READING,
+        flags=("--source",),
+        metavar="DATASET",
+        commands=("verify", "show"),
+    )
+    as_json: bool = option(
+        False,
+        "Print JSON instead of text.",
+        GENERAL,
+        flags=("--json",),
+        commands=("pack", "stats", "tokenize", "verify", "show", "export", "check"),
+    )

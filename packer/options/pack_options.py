@@ -1,0 +1,507 @@
+"""Every option that affects the bytes of a packed dataset: what is read, how it is cut, and which share a row."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from packer.algorithms import ALGORITHMS, get_algorithm
+from packer.column_names import ANSWER, RECORD_IDS, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
+from packer.errors import OptionError, PackerError
+from packer.json_records import JsonRecord, read_fields
+from packer.options.option import (
+    BUILT_IN_TEMPLATES,
+    GENERAL,
+    GROUPS,
+    LONG,
+    OUTPUT,
+    READING,
+    ROWS,
+    TEXT_AND_CHATS,
+    Document,
+    LongPolicy,
+    OnError,
+    SplitAt,
+    TokenColumn,
+    TokenType,
+    TrainOn,
+    Untrained,
+    as_bytes,
+    as_length,
+    as_path,
+    as_share,
+    as_template,
+    as_token_columns,
+    check_options,
+    option,
+    options_of,
+    values_of,
+)
+from packer.stores.paths import tokenizer_name
+
+INT32 = 2**31 - 1
+LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
+PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
+OF_TEXT = ("pack", "stats", "tokenize")
+
+Conflict: TypeAlias = tuple[Sequence[str], str]
+"""Options that must have their defaults, with the reason why others are in conflict, and the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadOptions(JsonRecord):
+    """What is read from a source, and how text becomes tokens.
+
+    `PackOptions` adds the options of the stages that follow.
+    """
+
+    split: str | None = option(
+        None,
+        "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
+        READING,
+        commands=OF_TEXT,
+    )
+    input_column: str = option("input_ids", "Column of token ids.", READING)
+    labels_column: str = option("labels", "Column of labels; without one, labels are made from the tokens.", READING)
+    lengths_column: str | None = option(
+        None,
+        "Column with the number of tokens of each document, instead of tokens; any name for a .npy file.",
+        READING,
+        commands=(),
+    )
+    document: Document = option(
+        "document",
+        "What is a document in Megatron's .idx: what it calls a document, or each of its sequences.",
+        READING,
+    )
+    eos_id: int | None = option(
+        None, "Token that ends each document of a bare array of tokens (.npy, .bin).", READING, most=2**31 - 1
+    )
+    dtype: TokenType | None = option(None, "Type of the tokens in a bare array without a header.", READING)
+    on_error: OnError = option(
+        "error",
+        "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
+        READING,
+        commands=OF_TEXT,
+    )
+    keep: tuple[str, ...] = option(
+        (), "Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")
+    )
+    keep_tokens: tuple[str, ...] = option(
+        (), "Column of lists to keep, with one or k values per token.", READING, metavar="COLUMN", commands=PACK
+    )
+    tokenizer: str | None = option(
+        None,
+        "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
+        TEXT_AND_CHATS,
+        metavar="PATH_OR_ID",
+        convert=as_path,
+        commands=(*OF_TEXT, "verify", "show"),
+    )
+    text_column: str | None = option(
+        None,
+        "Column of text or messages, or those of prompt and completion, as in problem,solution, between which an empty "
+        "line stands (prompt,completion are joined as they are); with --pairs, those of prompt and answers, as in "
+        "question,good,bad. messages:json decodes strings of JSON.",
+        TEXT_AND_CHATS,
+        default_words="text; prompt and completion, or response; question and answer; Alpaca's and Dolly's columns; "
+        "messages; conversations; those of pairs; others that docs/reference/fields.md lists",
+        commands=OF_TEXT,
+    )
+    train_on: TrainOn | None = option(
+        None,
+        "Part of each document to train on; messages with weight 0 or train false are always context only.",
+        TEXT_AND_CHATS,
+        default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
+        commands=OF_TEXT,
+    )
+    chat_template: str | None = option(
+        None,
+        "Chat template to use instead of the tokenizer's own, and for prompts with completions in strings: a Jinja "
+        "file, or one that comes with packer.",
+        TEXT_AND_CHATS,
+        choices=BUILT_IN_TEMPLATES,
+        metavar="NAME_OR_FILE",
+        is_file=True,
+        convert=as_template,
+        commands=OF_TEXT,
+    )
+    eos: bool = option(
+        True,
+        "End texts and completions with the end-of-sequence token.",
+        TEXT_AND_CHATS,
+        off="Do not end texts and completions with the end-of-sequence token.",
+        commands=OF_TEXT,
+    )
+    pairs: bool = option(
+        False,
+        "Read preference pairs, and store each as a tree: the prompt once, then both answers. Tokens are read from "
+        "chosen_input_ids, rejected_input_ids, chosen_labels and rejected_labels; with --tokenizer, texts or chats "
+        "from chosen and rejected, and prompt if it exists. Train such rows only with format=tree.",
+        GROUPS,
+    )
+    share_prefixes: bool = option(
+        False,
+        "Store each beginning that several documents of a record share once: of the answers of a chat with "
+        "--train-on each-answer, or of lists of token lists. Train such rows only with "
+        "format=tree: their tokens are in tree_input_ids, so that trainers that do not know trees fail.",
+        GROUPS,
+    )
+    holdout: float | None = option(
+        None,
+        "Share of the documents to hold out for validation, such as 0.5%. They are packed to OUTPUT-holdout. A hash of "
+        "their tokens chooses them, so no copy of them is in OUTPUT.",
+        OUTPUT,
+        least=sys.float_info.min,
+        metavar="SHARE",
+        convert=as_share,
+        commands=PACK,
+    )
+    is_holdout: bool = option(
+        False, "Whether the documents are packed that --holdout holds out, instead of the others.", OUTPUT, commands=()
+    )
+    seed: int = option(0, "Seed of all permutations and samples.", GENERAL)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        self._check_names()
+        declared = options_of(type(self))
+        for names, reason in self.conflicts():
+            for one in (declared[name] for name in names):
+                value = getattr(self, one.name)
+                if value != one.default:
+                    text = ", ".join(map(str, value)) if one.is_list else str(value)
+                    is_free = one.type is str and not one.is_choice
+                    raise OptionError(f"{one.shown} is {repr(text[:40]) if is_free else text}{reason}")
+
+    def _check_names(self) -> None:
+        """Raise an OptionError if a column to keep has the name of a column of the rows, or is named twice."""
+        names = [*self.keep, *self.keep_tokens]
+        taken = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, self.input_column, self.labels_column, *self.made_columns)
+        for name in names:
+            of = "--keep" if name in self.keep else "--keep-tokens"
+            if name in taken:
+                raise OptionError(f"{of} {name!r}: the rows have a column of that name; rename it in the source")
+            if names.count(name) > 1:
+                raise OptionError(f"{of} {name!r}: it is named {names.count(name)} times; name it once")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield what these options exclude."""
+        if self.chat_template not in (None, *BUILT_IN_TEMPLATES) and "{" not in self.chat_template:
+            what = "has no '{'" if self.chat_template.strip() else "is empty"
+            yield ["chat_template"], f", which {what}: give the content of a Jinja template, or leave it out"
+        if self.tokenizer is None:
+            text = [name for name, each in options_of(ReadOptions).items() if each.heading == TEXT_AND_CHATS]
+            yield text, ", but there is no tokenizer: set --tokenizer"
+        else:
+            remedy = "name the text with --text-column, or leave --tokenizer out"
+            yield ["input_column", "labels_column"], f", but tokens and labels come from the tokenizer: {remedy}"
+            yield ["document", "eos_id", "dtype"], ", which is for tokens: leave it out, or --tokenizer"
+            remedy = "leave it out, or keep a value per document with --keep"
+            yield ["keep_tokens"], f", and text has no values per token: {remedy}"
+        if self.holdout is not None and self.holdout >= 1:
+            yield ["holdout"], ": give a share below 1, such as 0.5%"
+        if self.lengths_column is not None:
+            yield ["holdout"], ", and lengths have no content to choose by: leave one out"
+        if self.holdout is None:
+            yield ["is_holdout"], ", and no share is held out: set --holdout"
+        if self.pairs:
+            yield ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"
+            read = "chosen_input_ids and rejected_input_ids"
+            yield ["input_column", "labels_column"], f"; pairs are read from {read}: leave the names of columns out"
+            yield ["share_prefixes"], ", and --pairs stores prompts once already: leave it out"
+        if self.train_on == "all":
+            reason = "every document trains its beginning, so none is shared"
+            yield ["share_prefixes", "pairs"], f": with --train-on all, {reason}: leave one out"
+
+    @property
+    def made_columns(self) -> tuple[str, ...]:
+        """The columns with a value per segment that are made when the source is read."""
+        made = {
+            RECORD_IDS: self.numbers_records,
+            ANSWER: self.numbers_records,
+            TREE: self.has_trees,
+        }
+        return tuple(name for name, is_made in made.items() if is_made)
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the documents of a record are joined to trees, in which the beginnings that they share stand once."""
+        return self.pairs or self.share_prefixes
+
+    @property
+    def numbers_records(self) -> bool:
+        """Whether a record makes any number of documents, so that segments name the record that they come from."""
+        return self.train_on == "each-answer" or self.share_prefixes
+
+    @property
+    def hashes_records(self) -> bool:
+        """Whether documents have the hash of their record, which decides whether all of them are held out."""
+        return self.numbers_records and self.holdout is not None
+
+    # ---- what later stages need from the source; `PackOptions` overrides these ----
+
+    @property
+    def value_columns(self) -> tuple[str, ...]:
+        """The columns with a value per document that are read."""
+        return self.keep
+
+    @property
+    def number_columns(self) -> tuple[str, ...]:
+        """Those of them that must hold whole numbers."""
+        return ()
+
+    @property
+    def splits_at_exchanges(self) -> bool | None:
+        """Whether documents may be split where exchanges begin; None if that is not decided yet."""
+        return None
+
+    @property
+    def needs_exchanges(self) -> bool:
+        """Whether it must be known where exchanges begin."""
+        return False
+
+    @property
+    def tree_len(self) -> int:
+        """Largest number of tokens of a tree."""
+        return LONGEST_ROW
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackOptions(ReadOptions):
+    """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
+
+    max_len: int = option(
+        ...,
+        "Number of tokens in a row; 4k is 4,096.",
+        ROWS,
+        least=1,
+        most=LONGEST_ROW,
+        convert=as_length,
+        commands=("pack", "stats", "demo"),
+    )
+    align: int = option(
+        1, "Pad every segment to a multiple of N; context parallelism needs twice its size.", ROWS, least=1, most=INT32
+    )
+    untrained: Untrained = option(
+        "keep",
+        "What to do with segments without trained tokens; keep-all also packs a dataset in which no token is trained.",
+        ROWS,
+        commands=PACK,
+    )
+    long: LongPolicy = option("split", "What to do with documents longer than a row.", LONG)
+    split_at: SplitAt | None = option(
+        None,
+        "With --long split, where to split chats: before an exchange, which begins with a message of the user and is "
+        "split itself only if it is longer than a row, or at any token.",
+        LONG,
+        default_words="exchanges for chats, tokens for all else",
+    )
+    algorithm: str = option(
+        "auto",
+        "Algorithm that decides which documents share a row; `packer stats --algorithm all` compares them.",
+        ROWS,
+        choices=(*ALGORITHMS,),
+        metavar="NAME",
+    )
+    max_segments: int | None = option(None, "Maximum number of documents in a row.", ROWS, least=1, most=INT32)
+    limit: tuple[str, ...] = option(
+        (),
+        "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
+        ROWS,
+        metavar="COLUMN:MAX",
+    )
+    group_by: str | None = option(
+        None,
+        "Column of groups: a row has documents of one group only; documents with null share rows with each other.",
+        GROUPS,
+        metavar="COLUMN",
+    )
+    balance_ranks: int | None = option(
+        None,
+        "Order rows for a trainer that does not shuffle: N consecutive rows, one for each rank, take equally long.",
+        ROWS,
+        least=2,
+        most=INT32,
+        metavar="N",
+        commands=PACK,
+    )
+    pad_id: int | None = option(
+        None,
+        "Token id of the padding.",
+        ROWS,
+        most=INT32,
+        metavar="ID",
+        default_words="the tokenizer's padding or end-of-sequence token, or 0",
+        commands=PACK,
+    )
+    add_column: tuple[TokenColumn, ...] = option(
+        (),
+        "Token columns to write in addition to input_ids and labels.",
+        OUTPUT,
+        metavar="COLUMNS",
+        convert=as_token_columns,
+        commands=PACK,
+    )
+    labels: bool = option(
+        True,
+        "Write the labels column.",
+        OUTPUT,
+        off="Do not write labels. Only for sources of which every token is trained, and for packer.load.",
+        commands=PACK,
+    )
+    index_only: bool = option(
+        False,
+        "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
+        OUTPUT,
+    )
+    shard_size: int = option(
+        512 * 10**6,
+        "Maximum size of a shard.",
+        OUTPUT,
+        least=1,
+        metavar="SIZE",
+        default_words="512MB",
+        convert=as_bytes,
+        commands=PACK,
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield what these options exclude."""
+        yield from ReadOptions.conflicts(self)
+        if self.long != "split":
+            yield ["split_at"], f", which does not go with --long {self.long}: leave one out"
+        if self.long == "truncate":
+            yield ["pairs"], ", and the tree of a pair cannot be truncated: choose --long drop"
+        if rest := self.max_len % self.align:
+            near = " or ".join(str(size) for size in (self.max_len - rest, self.max_len - rest + self.align) if size)
+            yield ["align"], f", and --max-len {self.max_len} is not a multiple of it: take {near}"
+        of_tokens = {*self.keep_tokens, self.input_column, self.labels_column}
+        if not self.labels:
+            yield ["untrained", "align"], ", which needs labels: leave them in"
+        if self.keeps_order:
+            yield (
+                ["group_by", "balance_ranks"],
+                f", and {self.algorithm} keeps the order of the source: choose another --algorithm",
+            )
+        if self.group_by in of_tokens:
+            yield ["group_by"], ", a column of tokens: name one with a value per document"
+        if self.limit:
+            yield ["group_by", "split_at", "algorithm"], ", which does not go with --limit: leave one out"
+        if not {*of_tokens, self.lengths_column}.isdisjoint(self.limits):
+            yield ["limit"], ", a column of tokens or lengths: name one with a number for each document"
+        if not self.keeps_whole:
+            yield ["align"], f", and {self.algorithm} cuts documents wherever a row ends: choose another --algorithm"
+            yield ["split_at"], f", which does not go with --algorithm {self.algorithm}: leave one out"
+            yield ["pairs"], f"; pairs are never cut, and {self.algorithm} cuts documents: choose another --algorithm"
+            yield ["share_prefixes"], f", and {self.algorithm} cuts documents: choose another --algorithm"
+        if self.has_trees:
+            apart = ["split_at", "keep_tokens", "labels", "add_column", "index_only"]
+            yield apart, f", which does not go with {'--pairs' if self.pairs else '--share-prefixes'}: leave one out"
+
+    @property
+    def splits_at_exchanges(self) -> bool:
+        """Whether documents that are too long are split where exchanges begin, if that is known."""
+        is_split = self.long == "split" and self.keeps_whole and not (self.never_splits or self.has_trees)
+        return is_split and self.split_at != "tokens"
+
+    @property
+    def needs_exchanges(self) -> bool:
+        """Whether the options name exchanges, so that a source must have them."""
+        return self.split_at == "exchanges"
+
+    @property
+    def tree_len(self) -> int:
+        """Largest number of tokens of a tree."""
+        return self.max_len
+
+    @property
+    def reads_to_cut(self) -> bool:
+        """Whether segments depend on labels or contents of documents."""
+        return self.untrained in ("drop", "error") or self.holdout is not None
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """All kept columns of one value per segment, and those that are not in the source, such as `tree`."""
+        return (*dict.fromkeys((*self.keep, *self.limits)), *self.made_columns)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Largest sum in a row by column, other than tokens; an OptionError says what is no limit."""
+        found: dict[str, int] = {}
+        for limit in self.limit:
+            column, _, most = limit.rpartition(":")
+            if not column or not most.isdecimal() or not 1 <= int(most) <= INT32:
+                remedy = f"give a column and the most that a row may hold, 1 to {INT32}, as in images:16"
+                raise OptionError(f"--limit is {limit!r}: {remedy}")
+            if column in found:
+                raise OptionError(f"--limit names {column!r} twice: give one limit for each column")
+            found[column] = int(most)
+        return found
+
+    @property
+    def stored_keep_tokens(self) -> tuple[str, ...]:
+        """The kept columns with a value per token that are stored in the shards; an index has none."""
+        return () if self.index_only else self.keep_tokens
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the algorithm keeps the order of the source."""
+        return get_algorithm(self.algorithm).arrange is not None
+
+    @property
+    def keeps_whole(self) -> bool:
+        """Whether the algorithm cuts only documents longer than max_len."""
+        return get_algorithm(self.algorithm).keeps_whole
+
+    @property
+    def never_splits(self) -> bool:
+        """Whether no document may be split, because it is a pair or there are limits."""
+        return self.pairs or bool(self.limit)
+
+    @property
+    def is_planned_whole(self) -> bool:
+        """Whether the whole plan is held in memory, because it needs a value of each document (group or limit)."""
+        return self.group_by is not None or bool(self.limit)
+
+    @property
+    def value_columns(self) -> tuple[str, ...]:
+        """The columns with a value per document that are read, in order to keep, limit or group by them."""
+        group = () if self.group_by is None else (self.group_by,)
+        return tuple(dict.fromkeys((*self.keep, *self.limits, *group)))
+
+    @property
+    def number_columns(self) -> tuple[str, ...]:
+        """The columns of limits."""
+        return tuple(self.limits)
+
+    def to_dict(self) -> dict[str, object]:
+        """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
+        return ReadOptions.to_dict(self.without_path())
+
+    def without_path(self) -> PackOptions:
+        """Return the options with the name of the tokenizer alone, which is the same on every machine."""
+        return self if self.tokenizer is None else replace(self, tokenizer=tokenizer_name(self.tokenizer))
+
+    @classmethod
+    def from_dict(cls, content: object, name: str = "") -> PackOptions:
+        """Read the options of a manifest; unknown ones, which later versions added, are left out.
+
+        Raises:
+            KeyError: `max_len` is missing.
+            TypeError: a value has another type, is outside its limits, or cannot be combined with another.
+        """
+        declared = options_of(cls)
+        optional = frozenset(name for name, option in declared.items() if not option.is_required)
+        types = {name: option.json_type for name, option in declared.items()}
+        found = read_fields(content, types, optional, name=name)
+        try:
+            return cls(**values_of(cls, found))
+        except PackerError as error:
+            raise TypeError(f"the options in the manifest are damaged: {error}") from error
+
+
+_sentences = [f"    {name}: {option.help}" for name, option in options_of(PackOptions).items()]
+PackOptions.__doc__ = "\n".join([f"{PackOptions.__doc__}\n\nAttributes:", *_sentences])
