@@ -6,7 +6,7 @@ For every set of document lengths and every row length, documents are drawn from
 fill `--rows` rows. Columns: rows made by next-fit in the order of arrival, as schedulers inside trainers make them; the
 rows of `packer pack`, shuffled by `packer.BatchSampler` without `balance`, and balanced over 1 and 8 steps; and rows in
 the order of the folder, packed without and with `--balance-ranks` of as many ranks. Work is that of a 7B model, forward
-(`packer.report.row_figures`). Only the sampler is timed: the last column has the CPU milliseconds that it takes for a
+(`packer.report.measures`). Only the sampler is timed: the last column has the CPU milliseconds that it takes for a
 step, with 8 steps balanced.
 """
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import packer
 from packer.pipeline.waiting import TrainingJob, keys_of_matrices, waiting_of
-from packer.report.row_figures import RowProfile, RowSums
+from packer.report.measures import RowProfile, RowSums
 from packer.shards.row_format import PADDING
 
 

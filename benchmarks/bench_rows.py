@@ -4,7 +4,7 @@
 
 For every set of document lengths and every row length: the rows that `auto`'s solver needs by patterns, as it packed
 before rows were drawn, and those that `auto` makes, with the proved bound; the share of the variance of log length that
-lies within rows (formula in `packer.report.row_figures`), beside that of the shuffled corpus; the largest work of a
+lies within rows (formula in `packer.report.measures`), beside that of the shuffled corpus; the largest work of a
 row in a 7B model, over the mean; and the share of the rows that are made
 above the partitions, in shards of 512 MB and in ten shards. Nothing is timed.
 """
@@ -25,7 +25,7 @@ from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.partition_tasks import PartitionPlan
 from packer.plan.segments import cut_documents
-from packer.report.row_figures import RowFigures, RowSums
+from packer.report.measures import RowFigures, RowSums
 
 ROW_BYTES = 8  # a token and its label
 

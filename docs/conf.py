@@ -57,7 +57,7 @@ INTERNAL = (  # `format.md` describes the fields of the first three; PackArgumen
     "packer.stores.remote_path.RemotePath",  # users write addresses
     "AnyPath",  # a path or such an address
     "packer.json_records.PlanTotals",
-    "packer.report.row_figures.Waiting",
+    "packer.report.measures.Waiting",
     "OneSource",  # whatever `packer.pack` takes as a source
     "Packed",  # whatever `packer.load` takes as a path
     "SourceLike",  # whatever `packer.pack` takes as a source

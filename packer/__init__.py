@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from packer.pipeline.row_contents import RowContents
     from packer.pipeline.tokenizing import TokenizeReport
     from packer.pipeline.verifying import Verification
-    from packer.report.comparison import Comparison
-    from packer.report.dataset_figures import Figures
+    from packer.report.figures import Comparison, Figures
     from packer.shards.manifest import Manifest
 
 __version__ = "0.1.0"
@@ -109,8 +108,7 @@ _HOMES = {
     "pipeline.row_contents": ("RowContents",),
     "pipeline.tokenizing": ("TokenizeReport",),
     "pipeline.verifying": ("Verification",),
-    "report.comparison": ("Comparison",),
-    "report.dataset_figures": ("Figures",),
+    "report.figures": ("Comparison", "Figures"),
     "shards.manifest": ("Manifest",),
 }
 """Names by the module that defines them; a module without names is itself a name."""

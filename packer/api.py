@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from packer.pipeline.row_contents import RowContents
     from packer.pipeline.tokenizing import TokenizeReport
     from packer.pipeline.verifying import Verification
-    from packer.report.comparison import Comparison
-    from packer.report.dataset_figures import Figures
+    from packer.report.figures import Comparison, Figures
     from packer.shards.manifest import Manifest
 
     OneSource: TypeAlias = str | Path | Dataset | DatasetDict | Sequence[str | Path]

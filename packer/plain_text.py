@@ -1,7 +1,8 @@
-"""Building blocks of reports: aligned columns, bars and formatted numbers."""
+"""Text for people: aligned columns, bars, formatted numbers, and tables for notebooks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from html import escape
 from textwrap import fill
 
 WIDTH = 80  # columns of a terminal
@@ -25,6 +26,13 @@ def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> 
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def html_table(title: str, lines: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> str:
+    """Return a title and a table of cells as notebooks show them, with a line of column names if there is a `head`."""
+    cells = [("th", head), *(("td", line) for line in lines)] if head else [("td", line) for line in lines]
+    rows = "".join(f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in line)}</tr>" for tag, line in cells)
+    return f"<div><strong>{escape(title)}</strong><table>{rows}</table></div>"
 
 
 def render_bars(labels: Sequence[str], counts: Sequence[int]) -> str:

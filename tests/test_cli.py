@@ -17,7 +17,7 @@ import packer
 from packer.cli import COMMANDS, cli
 from packer.options import PackOptions, options_of
 from packer.options.option import HEADINGS
-from packer.output.output_place import name_after
+from packer.output.job import name_after
 from tests.helpers import naive
 from tests.helpers.cli import (
     ROOT,

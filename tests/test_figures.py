@@ -11,7 +11,7 @@ import xxhash
 import packer
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
-from packer.shards.file_names import MANIFEST
+from packer.shards.files import MANIFEST
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.json_paths import replaced, values_in
 from tests.helpers.packed_rows import seal

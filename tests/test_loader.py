@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.shards.file_names import MANIFEST
+from packer.shards.files import MANIFEST
 from tests.helpers.loader import maps_of
 from tests.helpers.packed_rows import (
     MAX_LEN,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import packer
-from packer.shards.file_names import MANIFEST
+from packer.shards.files import MANIFEST
 from packer.shards.manifest import checksum
 from tests.helpers.commands import run
 from tests.helpers.effort import FUZZ

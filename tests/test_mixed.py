@@ -12,7 +12,7 @@ from benchmarks.bench_rows import shuffled
 from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.mixed import NEAR, draw_rows
-from packer.report.row_figures import RowSums
+from packer.report.measures import RowSums
 from tests.helpers import naive
 
 orders = st.integers(1, 40).flatmap(

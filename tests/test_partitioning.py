@@ -14,7 +14,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.segments import cut_documents
-from packer.report.row_figures import RowSums
+from packer.report.measures import RowSums
 from tests.helpers import naive
 from tests.helpers.small import shrink
 

@@ -10,7 +10,7 @@ import pytest
 from packer.cli.run_summary import pack_summary
 from packer.output.job import Written
 from packer.plain_text import duration_and_compiling
-from packer.report.dataset_figures import Figures
+from packer.report.figures import Figures
 from packer.shards.manifest import Manifest
 from tests.helpers.made_figures import figures_of, rows_of
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import compare
-from packer.report.comparison import Comparison
-from packer.report.dataset_figures import Figures
-from packer.report.row_figures import KEYS_OF_MATRICES
+from packer.report.figures import Comparison, Figures
+from packer.report.measures import KEYS_OF_MATRICES
 from tests.helpers import commands, naive
 from tests.helpers.made_figures import figures_of, rows_of
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.json_records import ShardEntry
-from packer.shards.file_names import MANIFEST, all_shard_names
+from packer.shards.files import MANIFEST, all_shard_names
 from packer.shards.manifest import ShardTable
 from packer.shards.reader import read_manifest
 from tests.helpers.commands import refused

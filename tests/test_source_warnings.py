@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.output.output_place import name_after
+from packer.output.job import name_after
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.commands import run
 from tests.helpers.pack import made_documents, save_arrow

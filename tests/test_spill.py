@@ -18,7 +18,6 @@ from packer.errors import PackerError, SourceError
 from packer.inputs import parquet
 from packer.inputs.documents import Columns, SourceFile
 from packer.options import PackOptions
-from packer.output import output_place
 from packer.output.job import Job
 from packer.pipeline.packing import pack
 from packer.sources.read_documents import read_documents
@@ -205,7 +204,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def with_free(monkeypatch, free: int) -> None:
-    monkeypatch.setattr(output_place.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(10**12, 0, free))
 
 
 def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tmp_path, monkeypatch):

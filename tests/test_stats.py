@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import packer
-from packer.report.length_figures import (
+from packer.report.measures import (
     BATCH_SIZES,
+    KEYS_OF_MATRICES,
     MAX_BINS,
+    RowSums,
     distribution,
     padding_ratios,
     sorted_total,
     tally,
 )
-from packer.report.row_figures import KEYS_OF_MATRICES, RowSums
 from tests.helpers import naive
 from tests.helpers.commands import succeeded
 from tests.helpers.made_figures import figures_of, rows_of

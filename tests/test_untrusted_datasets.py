@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import packer
-from packer.shards.file_names import MANIFEST
+from packer.shards.files import MANIFEST
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.packed_rows import (

@@ -153,7 +153,7 @@ def test_the_order_of_rows_and_of_items_in_a_row_is_random():
 
 
 def within_row_share(values, weights, items, row_starts):
-    """Within-row share of the variance of values, near 1 if each row is a sample (packer/report/row_figures.py)."""
+    """Within-row share of the variance of values, near 1 if each row is a sample (packer/report/measures.py)."""
     values, weights = values[items], weights[items]
     rows = np.repeat(np.arange(len(row_starts) - 1), np.diff(row_starts))
     middle = np.average(values, weights=weights)

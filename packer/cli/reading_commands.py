@@ -47,7 +47,7 @@ def verify(
     """
     from packer.output.job import Job
     from packer.pipeline.verifying import verify as verify_rows
-    from packer.shards.file_names import holdout_of
+    from packer.shards.files import holdout_of
     from packer.shards.manifest import is_packed
     from packer.shards.reader import read_manifest
 

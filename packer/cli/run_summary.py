@@ -9,7 +9,7 @@ from packer.exporting.targets import TARGETS
 from packer.json_records import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
 from packer.plain_text import count_of, fewest, number, percent, render_table
-from packer.shards.file_names import holdout_of
+from packer.shards.files import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.stores import any_path
 

@@ -51,7 +51,7 @@ def write_output(
     from packer.algorithms.jit import compile_seconds
     from packer.engines.ranks import rank_of
     from packer.output.job import Job
-    from packer.shards.file_names import holdout_of
+    from packer.shards.files import holdout_of
 
     # Run it.
     begun, compiled = time.perf_counter(), compile_seconds()

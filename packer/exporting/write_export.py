@@ -34,9 +34,8 @@ from packer.output.job import Job, Written
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind
 from packer.progress import TaskSums
-from packer.shards.file_names import EXPORT_RECORD as RECORD
-from packer.shards.file_names import shard_number
-from packer.shards.files import HashingFile, WrittenFile, check_files
+from packer.shards.files import EXPORT_RECORD as RECORD
+from packer.shards.files import HashingFile, WrittenFile, check_files, shard_number
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.signals import raise_if_interrupted

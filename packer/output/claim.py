@@ -24,9 +24,8 @@ from packer.errors import PackerError, SourceError
 from packer.options import RunOptions
 from packer.output import replace_folder
 from packer.output.replace_folder import in_use
-from packer.output.request import Request
-from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Output, OutputKind, resumes
-from packer.shards.file_names import WORK, refuse_foreign_work
+from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Output, OutputKind, Request, resumes
+from packer.shards.files import WORK, refuse_foreign_work
 from packer.signals import raise_if_interrupted
 from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_path, try_lock

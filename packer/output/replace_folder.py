@@ -22,7 +22,7 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.output.unfinished_output import LOCK, OutputKind
-from packer.shards.file_names import WORK
+from packer.shards.files import WORK
 from packer.stores.local_files import sync_path, try_lock
 
 _OLD = "old"

@@ -1,4 +1,6 @@
-"""Build an output so that it appears complete or not at all.
+"""Unfinished outputs, and the requests that begin and resume them.
+
+An output is built so that it appears complete or not at all. Its request holds everything that determines it.
 
 OUT                       a packed dataset is built here, unless a complete output exists
 .OUT.packer-new           its replacement is built here and swapped in at the end
@@ -27,7 +29,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,95 @@ import xxhash
 
 from packer.engines.checkpoints import Checkpoint, Checkpoints
 from packer.errors import UNREADABLE, PackerError
-from packer.json_records import REJECTED, ShardEntry
-from packer.output.request import Request, difference
+from packer.json_records import REJECTED, Count, FileIdentity, JsonRecord, ShardEntry, TextIdentity
+from packer.options import PackOptions, byte_size, options_of
 from packer.progress import Progress
-from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number
-from packer.shards.files import hash_file
+from packer.shards.files import MANIFEST, WORK, hash_file, names_listed, shard_number
+from packer.sources.source import Source
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
 from packer.stores.store import Folder, Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestedFile(JsonRecord):
+    """Facts about a source file that reveal whether it has changed."""
+
+    name: str
+    """Path relative to the source."""
+
+    bytes: Count
+    """Size of the file."""
+
+    mtime_ns: int | None = None
+    """Time of the last write, in nanoseconds since 1970; None for datasets in memory, or to ignore times."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request(JsonRecord):
+    """Everything that determines an output; an equal request can resume it."""
+
+    options: Mapping[str, object]
+    """Options that affect the output, as JSON values by name."""
+
+    files: tuple[RequestedFile, ...]
+    """Files of the source in order."""
+
+    text: TextIdentity | None = None
+    """Everything that shapes the tokens of text; None for tokens."""
+
+    @property
+    def without_times(self) -> Request:
+        """The same request for files of any modification time."""
+        return replace(self, files=names_and_sizes(self.files))
+
+
+def names_and_sizes(files: Iterable[RequestedFile | FileIdentity]) -> tuple[RequestedFile, ...]:
+    """Return the name and size of each file, which identify it wherever it is stored."""
+    return tuple(RequestedFile(name=file.name, bytes=file.bytes) for file in files)
+
+
+def difference(begun: Request, request: Request) -> str:
+    """Describe the first difference between two requests: "with max_len 2048, not 4096"."""
+    one, other = ([file.name for file in each.files] for each in (begun, request))
+    # Files come before options, because another source may imply another column or padding.
+    if one != other:
+        pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
+        return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
+    if begun.options.get("plan_version") != request.options.get("plan_version"):
+        return "of another version of packer, which places documents by other rules"
+    declared = options_of(PackOptions).items()
+    defaults = {name: [*each.default] if isinstance(each.default, tuple) else each.default for name, each in declared}
+    texts = ({} if each.text is None else each.text.to_dict() for each in (begun, request))
+    for made, asked in ((begun.options, request.options), tuple(texts)):
+        for name in dict.fromkeys([*asked, *made]):
+            if made.get(name) != asked.get(name):
+                found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
+                return f"with {name} {_short(found)}, not {_short(wanted)}"
+    return "from a source that has changed since"
+
+
+def request_of(opened: Source, options: Mapping[str, object]) -> Request:
+    """Return the request for an output of this source; `options` are JSON values by name."""
+    return Request(
+        options=options,
+        files=tuple(
+            RequestedFile(
+                name=file.name,
+                bytes=file.bytes,
+                mtime_ns=max((path.stat().st_mtime_ns for path in file.paths), default=None),
+            )
+            for file in opened.files
+        ),
+        text=opened.text,
+    )
+
+
+def _short(value: object) -> str:
+    """Return a value in one line of at most 60 characters; chat templates are long."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
 
 LOCK = "lock"
 """File in WORK that is locked by the working process."""
@@ -143,14 +226,24 @@ class Output:
         """Checkpoints of finished tasks."""
         return Checkpoints(store=self.store, folder=f"{self.own}/checkpoints", is_shared=self.is_shared)
 
-    @property
-    def disk(self) -> Path:
-        """Local folder on the disk that fills while the output is written."""
-        return temporary_folder() if self.store.is_remote else self.work
+    def check_disk(self, rows: int, shard_size: int, workers: int) -> None:
+        """Raise a PackerError if the rows still to be written do not fit on the disk.
 
-    def disk_needed(self, rows: int, at_once: int) -> int:
-        """Return the bytes that this disk must have room for: of all rows, or of the shards written at a time."""
-        return min(rows, at_once) if self.store.is_remote else rows - sum(self.shards().values())
+        All rows have `rows` bytes, and `workers` shards are made at a time. A shard for object storage is first written
+        to a temporary file.
+        """
+        if self.store.is_remote:
+            needed, folder = min(rows, workers * shard_size), temporary_folder()
+            place, other = str(folder.parent), "choose a TMPDIR with more"
+        else:
+            needed, folder = rows - sum(self.shards().values()), self.work
+            place, other = str(self.out), "choose an --output with more"
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise PackerError(
+                f"{place}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: free some "
+                f"space and repeat the same command, or {other}"
+            )
 
     def is_complete(self) -> bool:
         """Whether the record is written."""

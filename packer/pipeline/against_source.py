@@ -31,12 +31,11 @@ from packer.plan.rows import located_pieces
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress, TaskSums
 from packer.shards.check_shards import differences, trained_faults
-from packer.shards.located_rows import PIECE, LocatedRows
+from packer.shards.located_rows import PIECE, LocatedRows, RowSegments
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
+from packer.shards.row_checks import group_fault, group_values
 from packer.shards.row_format import RowFormat
-from packer.shards.sharing import group_fault, group_values
-from packer.shards.structure import RowSegments
 from packer.shards.writer import Counts, KeptValues
 from packer.signals import CURRENT_TASK
 from packer.sources.read_documents import Documents

@@ -38,10 +38,8 @@ from packer.plan.rows import Plan
 from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
 from packer.report.charts import ShownRow
-from packer.report.comparison import Comparison
-from packer.report.dataset_figures import Figures
-from packer.report.length_figures import counted, tally
-from packer.report.row_figures import RowFigures, RowSums, TrainingJob, Waiting
+from packer.report.figures import Comparison, Figures
+from packer.report.measures import RowFigures, RowSums, TrainingJob, Waiting, counted, tally
 from packer.shards.located_rows import LocatedRows
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest

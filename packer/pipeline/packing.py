@@ -17,10 +17,8 @@ from packer.errors import PackerError, SourceError, system_errors
 from packer.json_records import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
-from packer.output.job import Job, Written, claimed
-from packer.output.output_place import name_after, refuse_inside
-from packer.output.request import Request, difference, names_and_sizes, request_of
-from packer.output.unfinished_output import Output
+from packer.output.job import Job, Written, claimed, name_after, refuse_inside
+from packer.output.unfinished_output import Output, Request, difference, names_and_sizes, request_of
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,
     refuse_untrained,
@@ -40,8 +38,7 @@ from packer.plan.cutting import trained_cut_off
 from packer.plan.leftover_values import leftover_values
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
-from packer.shards.file_names import MANIFEST, all_shard_names, holdout_of
-from packer.shards.files import changed_since, check_files
+from packer.shards.files import MANIFEST, all_shard_names, changed_since, check_files, holdout_of
 from packer.shards.manifest import Manifest, ShardTable, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat

@@ -14,8 +14,7 @@ from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.tree_nodes import nodes_of
-from packer.notebook_table import html_table
-from packer.plain_text import count_of, render_table
+from packer.plain_text import count_of, html_table, render_table
 from packer.stores import AnyPath
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 

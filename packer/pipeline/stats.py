@@ -17,9 +17,8 @@ from packer.errors import OptionError, PackerError, system_errors
 from packer.options import PackOptions, values_of
 from packer.pipeline.collect_figures import compare, dataset_figures, packed_figures
 from packer.progress import Progress, silent
-from packer.report.comparison import Comparison
-from packer.report.dataset_figures import Figures
-from packer.report.row_figures import TrainingJob
+from packer.report.figures import Comparison, Figures
+from packer.report.measures import TrainingJob
 from packer.shards.manifest import is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.number_columns import HISTOGRAM, is_histogram

@@ -14,16 +14,13 @@ from packer.inputs.hugging_face import REPORT, STATE
 from packer.json_records import REJECTED, Count, JsonRecord, SourceIdentity
 from packer.options import ReadOptions
 from packer.output.claim import claim
-from packer.output.job import Job, Written
-from packer.output.output_place import name_after, refuse_inside
+from packer.output.job import Job, Written, name_after, refuse_inside
 from packer.output.replace_folder import restore
-from packer.output.request import Request, difference, names_and_sizes, request_of
-from packer.output.unfinished_output import Output, OutputKind
+from packer.output.unfinished_output import Output, OutputKind, Request, difference, names_and_sizes, request_of
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import notes_on, warn_of_templates, warn_of_texts
 from packer.progress import Progress
-from packer.shards.file_names import shard_name
-from packer.shards.files import WrittenFile, changed_since, check_files
+from packer.shards.files import WrittenFile, changed_since, check_files, shard_name
 from packer.shards.manifest import datasets_files
 from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.open_sources import open_source

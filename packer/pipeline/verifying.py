@@ -14,7 +14,7 @@ from packer.pipeline.against_source import SourceComparison
 from packer.pipeline.rejected_list import with_counts
 from packer.progress import Progress
 from packer.shards.check_shards import differences, verify_packed
-from packer.shards.file_names import holdout_of
+from packer.shards.files import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.open_sources import SourceLike, open_packed_source

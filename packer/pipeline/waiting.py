@@ -13,7 +13,7 @@ from packer.errors import OptionError
 from packer.loader.balance import steps_of_like_work
 from packer.loader.row_order import row_order
 from packer.options.option import as_amount
-from packer.report.row_figures import KEYS_OF_MATRICES, RowProfile, TrainingJob, Waiting
+from packer.report.measures import KEYS_OF_MATRICES, RowProfile, TrainingJob, Waiting
 
 
 def training_job(ranks: int | None, accumulation: int | None, model: str | None) -> TrainingJob | None:

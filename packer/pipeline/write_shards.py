@@ -16,12 +16,11 @@ from packer.errors import SourceError
 from packer.inputs.documents import reading, value_message, wrong_values
 from packer.json_records import REMEDY, ShardEntry
 from packer.loader.balance import order_for_readers
-from packer.output.output_place import check_writing
 from packer.output.unfinished_output import Output
 from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import Plan
 from packer.progress import Progress, TaskSums
-from packer.shards.file_names import all_shard_names, shard_name, shard_number
+from packer.shards.files import all_shard_names, shard_name, shard_number
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import (
@@ -184,7 +183,7 @@ def write_shards(
     that this process wrote.
     """
     totals, row_format, rows_of = maker.plan.totals, maker.row_format, maker.plan.shard_rows
-    check_writing(claimed, row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
+    claimed.check_disk(row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
     task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(rows_of))
     names = all_shard_names(len(rows_of))
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)

@@ -25,7 +25,7 @@ from packer.plan.rows import collected_rows, even_cuts, located, solve_histogram
 from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.shards.located_rows import LocatedRows
-from packer.shards.sharing import NO_GROUP, Chunks, group_codes, group_values
+from packer.shards.row_checks import NO_GROUP, Chunks, group_codes, group_values
 from packer.sources.number_columns import number_fault, wrong_numbers
 from packer.sources.read_documents import Documents
 

@@ -23,8 +23,8 @@ from markupsafe import Markup, escape
 from packer.json_records import PlanTotals, Totals
 from packer.plain_text import count_of, fewest, number, share
 from packer.report.charts import STEP, Plot, Series, histogram_plot, row_plot, style_sheet
-from packer.report.dataset_figures import Figures
-from packer.report.length_figures import Tally, binned, distribution, weighted_median
+from packer.report.figures import Figures
+from packer.report.measures import Tally, binned, distribution, weighted_median
 
 _LISTED = 40  # segments in the table below the rows
 

@@ -1,9 +1,11 @@
 """Files of a packed dataset: their format, and how they are written, read and checked.
 
-`manifest.py` describes the whole dataset, with the entries of its shards, and is written last; `file_names.py` names
-the files. `packer.json_records` declares the type of each field. `row_format.py`
-defines the columns of a shard, `writer.py` writes a shard, `reader.py` maps it into memory, and `files.py` hashes it.
-`located_rows.py` has rows before they are written.
-`structure.py` checks that the lists of a shard form rows, `sharing.py` that their segments may share a row, and
-`check_shards.py` every byte, and that the counts in the manifest are true. Reading needs only numpy and pyarrow.
+manifest.py      the description of a dataset, with the entries of its shards, which is written last
+files.py         names and hashes of the files
+row_format.py    columns of a shard
+located_rows.py  segments of rows, before they are written and in record batches
+writer.py        write a shard
+reader.py        read the manifest, and map shards into memory; needs only NumPy and pyarrow
+row_checks.py    check that the lists of a record batch form rows, and that their segments may share a row
+check_shards.py  check every byte, and that the counts in the manifest are true
 """

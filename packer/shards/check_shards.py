@@ -22,12 +22,11 @@ from packer.engines.engine import Engine
 from packer.errors import PackerError
 from packer.json_records import REJECTED, ShardEntry, Totals
 from packer.progress import Progress, TaskSums
-from packer.shards.file_names import LISTED, MANIFEST, refuse_foreign_work
-from packer.shards.files import hash_file
+from packer.shards.files import LISTED, MANIFEST, hash_file, refuse_foreign_work
+from packer.shards.located_rows import RowSegments
 from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.reader import check_size, open_shard, read_manifest, read_rejected
-from packer.shards.sharing import sharing_fault
-from packer.shards.structure import RowSegments, documents_fault, rows_fault
+from packer.shards.row_checks import documents_fault, rows_fault, sharing_fault
 from packer.shards.writer import Counts
 from packer.signals import CURRENT_TASK
 from packer.stores import AnyPath

@@ -1,6 +1,8 @@
-"""Rows whose segments are located in the source."""
+"""Segments of rows: located in the source before rows are written, and in the record batches of a shard."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -8,10 +10,62 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.patterns import Rows
-from packer.shards.structure import RowSegments
+from packer.arrow import as_numpy
+from packer.shards.row_format import PADDING
 
 PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 """A segment in 16 bytes: its document, first token and number of tokens."""
+
+
+class RowSegments(NamedTuple):
+    """Segments of a record batch, padding tails left out; int64 arrays of shape (segments,)."""
+
+    values: NDArray[np.int64]
+    """Positions in the columns with a value per segment, in which padding tails count."""
+
+    rows: NDArray[np.int64]
+    """Rows of the segments in the batch."""
+
+    numbers: NDArray[np.int64]
+    """Positions among the segments of their rows."""
+
+    starts: NDArray[np.int64]
+    """First tokens in their documents."""
+
+    lengths: NDArray[np.int64]
+    """Tokens."""
+
+    extents: NDArray[np.int64]
+    """Tokens and alignment."""
+
+    places: NDArray[np.int64]
+    """Row * max_len + offset in the row."""
+
+    documents: NDArray[np.int64]
+    """Documents."""
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> RowSegments:
+        """Return the segments of a record batch without a `rows_fault`."""
+        values = np.flatnonzero(as_numpy(batch["doc_ids"].values) != PADDING)
+        boundaries = batch["seq_lengths"]
+        offsets, extents = (as_numpy(each).astype(np.int64) for each in (boundaries.offsets, boundaries.values))
+        rows = np.repeat(np.arange(batch.num_rows), np.diff(offsets))[values]
+
+        def column(name: str) -> NDArray[np.int64]:
+            chosen: NDArray[np.int64] = as_numpy(batch[name].values)[values].astype(np.int64)
+            return chosen
+
+        return cls(
+            values=values,
+            rows=rows,
+            numbers=values - offsets[rows],
+            starts=column("doc_starts"),
+            lengths=column("seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"),
+            extents=extents[values],
+            places=(np.cumsum(extents) - extents)[values],
+            documents=column("doc_ids"),
+        )
 
 
 class LocatedRows(Rows):

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.json_records import ShardEntry, SourceIdentity, Totals, read_fields
-from packer.notebook_table import html_table
 from packer.options import PackOptions, byte_size
-from packer.shards.file_names import MANIFEST, MOST_SHARDS, all_shard_names, shard_name
+from packer.plain_text import html_table
+from packer.shards.files import MANIFEST, MOST_SHARDS, all_shard_names, shard_name
 from packer.shards.row_format import RowFormat
 from packer.stores import AnyPath, RemotePath
 

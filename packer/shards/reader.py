@@ -14,9 +14,9 @@ import pyarrow as pa
 from packer.arrow import is_compressed
 from packer.errors import PackerError, StoreError, first_line, shortage
 from packer.json_records import RejectedRecord, ShardEntry
-from packer.shards.file_names import MANIFEST, WORK, all_shard_names
+from packer.shards.files import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed
-from packer.shards.structure import rows_fault
+from packer.shards.row_checks import rows_fault
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import map_whole
 from packer.stores.store import store_at

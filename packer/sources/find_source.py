@@ -33,7 +33,7 @@ from packer.inputs.hugging_face import (
 )
 from packer.inputs.loss_columns import Fields
 from packer.inputs.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
-from packer.shards.file_names import MANIFEST, WORK
+from packer.shards.files import MANIFEST, WORK
 from packer.sources.splits import (
     README,
     Configuration,

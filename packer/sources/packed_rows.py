@@ -40,7 +40,7 @@ from packer.inputs.list_checks import (
 )
 from packer.inputs.meanings import ATTENTION, INVERSE_MASKS, LISTS, PROMPT_LENGTHS, Field, Means, fields_in
 from packer.inputs.token_tables import MappedLists
-from packer.shards.file_names import EXPORT_RECORD
+from packer.shards.files import EXPORT_RECORD
 from packer.sources.find_source import readers_of
 from packer.stores import RemotePath
 from packer.token_memory import list_lengths

@@ -5,7 +5,6 @@ FLOORS = {
     "column_names": 0,
     "errors": 0,
     "json_records": 0,
-    "notebook_table": 0,
     "plain_text": 0,
     "progress": 0,
     "signals": 0,

@@ -6,9 +6,8 @@ import numpy as np
 
 from packer.json_records import PlanTotals
 from packer.options import PackOptions
-from packer.report.dataset_figures import Figures
-from packer.report.length_figures import tally
-from packer.report.row_figures import RowFigures, RowSums
+from packer.report.figures import Figures
+from packer.report.measures import RowFigures, RowSums, tally
 
 
 def rows_of(rows: list[list[int]], max_len: int) -> RowFigures:

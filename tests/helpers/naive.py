@@ -656,7 +656,7 @@ def draw_rows(
 
 
 def within_row_share(rows: list[list[int]]) -> float:
-    """Within-row share of the variance of log length, by tokens (`packer.report.row_figures`); 1 if there is none."""
+    """Within-row share of the variance of log length, by tokens (`packer.report.measures`); 1 if there is none."""
 
     def mean(lengths: list[int]) -> float:
         return sum(length * log(length) for length in lengths) / sum(lengths)
@@ -669,7 +669,7 @@ def within_row_share(rows: list[list[int]]) -> float:
 
 
 def work_of_rows(rows: list[list[int]], matrices: int) -> tuple[float, float]:
-    """(keys per token, largest work of a row over the mean), token by token (`packer.report.row_figures`)."""
+    """(keys per token, largest work of a row over the mean), token by token (`packer.report.measures`)."""
     keys = [sum(token + 1 for length in row for token in range(length)) for row in rows]
     tokens = [sum(row) for row in rows]
     work = [matrices * count + seen for count, seen in zip(tokens, keys, strict=True)]

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 import packer
 from packer.column_names import NO_LOSS
-from packer.shards.file_names import MANIFEST, all_shard_names
-from packer.shards.files import hash_file
+from packer.shards.files import MANIFEST, all_shard_names, hash_file
 from packer.shards.manifest import checksum, json_of
 from packer.shards.row_format import PADDING
 from tests.helpers.writing import write_ipc

@@ -1,4 +1,7 @@
-"""Check what a row may hold: at most max_segments, within limits, one group, trees."""
+"""Checks of record batches: that their lists form rows, and that the segments of a row may share it.
+
+No token is read, except those of trees. A row may hold at most max_segments, within limits, and one group.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,106 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, as_scalar, format_value
+from packer.algorithms.index_arrays import extents_of
+from packer.arrow import as_arrow, as_numpy, as_scalar, format_value, has_dtype
 from packer.arrow import compute as pc
 from packer.column_names import TREE
-from packer.errors import SourceError
+from packer.errors import SourceError, first_line
 from packer.options import PackOptions
-from packer.shards.structure import RowSegments
+from packer.shards.located_rows import RowSegments
+from packer.shards.manifest import Manifest
+from packer.shards.row_format import PADDING, RowFormat
 from packer.token_memory import list_lengths
 from packer.token_memory.prefix_trees import first_wrong_tree
+
+
+def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
+    """Return the first fault in the structure of a record batch, or None; reads no tokens.
+
+    Its columns must be those of a shard, of the right types, and `pa.RecordBatch.validate` must have passed. Reading
+    values of a batch with a fault may crash: Arrow relies on offsets that ascend and stay inside the values, indices
+    inside their dictionary, UTF-8 and true null counts. To check these takes microseconds for a batch of a few
+    megabytes, because columns of numbers are not read.
+    """
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError, NotImplementedError) as error:
+        return first_line(error)
+    return _structure_fault(batch, manifest.row_format) or _kept_fault(batch, manifest.options)
+
+
+def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
+    """Return the first fault in the segments of a record batch whose buffers have no faults, or None.
+
+    None means that there are rows and no nulls, all segment columns have the same valid offsets, extents are at least 1
+    and sum to max_len in every row, and only the last segment of a row, never its only one, is padding.
+    """
+    names = row_format.segment_columns
+    columns = [batch[name] for name in row_format.schema.names if name in batch.schema.names]
+    if any(column.null_count or column.values.null_count for column in columns):
+        return "there are nulls"
+    if batch.num_rows == 0:
+        return "a record batch has no rows"
+    offsets = as_numpy(batch["seq_lengths"].offsets)
+    values = {name: as_numpy(batch[name].values) for name in names}
+    if any(not np.array_equal(as_numpy(batch[name].offsets), offsets) for name in names):
+        return f"{', '.join(names)} are of different lengths"
+    if (
+        offsets[0] != 0
+        or (offsets[1:] <= offsets[:-1]).any()
+        or {len(column) for column in values.values()} != {int(offsets[-1])}
+    ):
+        return "a row has no segments, or the offsets of the segments descend or do not match the values"
+    extents, documents, starts = (values[name] for name in ("seq_lengths", "doc_ids", "doc_starts"))
+    if extents.min() < 1 or starts.min() < 0 or documents.min() < PADDING:
+        return "a segment is empty or belongs to no document"
+    if (np.add.reduceat(extents, offsets[:-1], dtype=np.int64) != row_format.max_len).any():
+        return f"the seq_lengths of a row do not sum to {row_format.max_len}"
+    if "seq_tokens" in values:
+        tokens, align = values["seq_tokens"].astype(np.int64), row_format.align
+        rounded = np.where(documents == PADDING, 0, extents)
+        if ((tokens < 1) != (documents == PADDING)).any() or (extents_of(tokens, align) != rounded).any():
+            return f"seq_lengths are not seq_tokens rounded up to a multiple of {align}"
+    is_tail = documents == PADDING
+    if np.count_nonzero(is_tail) != np.count_nonzero(is_tail[offsets[1:] - 1]) or is_tail[offsets[:-1]].any():
+        return "padding comes before a segment or fills a row"
+    return None
+
+
+def documents_fault(segments: RowSegments, manifest: Manifest) -> str | None:
+    """Return which document of a record batch without faults is not one of the source, or None."""
+    ids, documents = segments.documents, manifest.source.documents
+    others = ids[(ids < 0) | (ids >= documents)]
+    return f"document {others[0]:,} is not of the source, 0 to {documents - 1:,}" if len(others) else None
+
+
+def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
+    """Return the first fault in the columns kept from the source, or None; they have a value per segment or per token.
+
+    The batch must have no `_structure_fault`.
+    """
+    for name in options.kept:
+        column = batch[name]
+        if (
+            not pa.types.is_list(column.type)
+            or column.null_count
+            or not column.offsets.equals(batch["seq_lengths"].offsets)
+            or len(column.values) != len(batch["seq_lengths"].values)
+        ):
+            return f"{name} does not have a value for each segment"
+    for name in options.stored_keep_tokens:
+        list_type = batch[name].type
+        if (
+            not pa.types.is_fixed_size_list(list_type)
+            or list_type.list_size != options.max_len
+            or not has_dtype(list_type.value_type)
+            or batch[name].null_count
+        ):
+            return f"{name} does not have a value for each token"
+    if options.has_trees and not batch[TREE].type.value_type.equals(pa.list_(pa.int32())):
+        return f"{TREE} holds {batch[TREE].type.value_type}, not lists of int32"
+    return None
+
 
 NO_GROUP = -1
 """Group number of documents without a group."""
