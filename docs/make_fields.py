@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from packer.inputs.meanings import FIELDS, JOINED, OTHER_PROMPTS, PROMPTS, Field, Means, Place
+from packer.sources.meanings import FIELDS, JOINED, OTHER_PROMPTS, PROMPTS, Field, Means, Place
 
 _INTRODUCTION = """\
 # Fields and columns
@@ -18,7 +18,7 @@ the end of `packer pack` and `packer tokenize`:
 Fields that nothing reads: id, source; messages: feedback
 ```
 
-This page is made from `packer/inputs/meanings.py` by `python docs/make_fields.py`.
+This page is made from `packer/sources/meanings.py` by `python docs/make_fields.py`.
 """
 
 _HEADINGS: dict[Place, str] = {

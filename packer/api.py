@@ -21,7 +21,7 @@ from packer.pipeline import stats as collecting
 from packer.pipeline.stats import ReportFile
 from packer.pipeline.waiting import training_job
 from packer.progress import Progress, python_progress
-from packer.sources.open_sources import one_source
+from packer.sources.find_source import one_source
 from packer.stores.paths import expanded, located, packed_path
 
 if TYPE_CHECKING:

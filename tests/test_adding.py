@@ -17,10 +17,10 @@ from click.testing import CliRunner
 import packer
 from packer.cli.command import command
 from packer.exporting.targets import TARGETS, Target
-from packer.inputs.formats import FORMATS as INPUT_FORMATS
-from packer.inputs.formats import InputFormat
 from packer.loader.batch_formats import FORMATS, BatchFormat
 from packer.options.option import GENERAL, option
+from packer.sources.formats import FORMATS as INPUT_FORMATS
+from packer.sources.formats import InputFormat
 from packer.stores.buckets import SCHEMES
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.sources import DOCUMENTS, write

@@ -9,8 +9,8 @@ from jinja2 import nodes
 from transformers import PreTrainedTokenizerFast
 
 from packer.errors import PackerError
-from packer.inputs.documents import DocumentError
 from packer.options.option import BUILT_IN_TEMPLATES
+from packer.sources.documents import DocumentError
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat
 from packer.text.rendering import Templates

@@ -13,10 +13,10 @@ import pytest
 import packer
 from packer.cli.one_line_errors import shrunken_files
 from packer.errors import SourceError
-from packer.inputs.mapped_files import map_file
 from packer.output.job import Job
 from packer.pipeline import packing, write_shards
 from packer.pipeline import tokenizing as tokenizing_module
+from packer.sources.mapped_files import map_file
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.kept import write
 from tests.helpers.pack import made_documents

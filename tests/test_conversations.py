@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.inputs.documents import DocumentError
 from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
+from packer.sources.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import (

@@ -162,7 +162,7 @@ def test_texts_have_no_answers(tokenizer, tmp_path):
 @pytest.mark.parametrize(("every", "share"), [(8, 0.74), (1, 0.79)])
 def test_published_templates_render_the_answers_of_real_chats_exactly(shared_data, every, share):
     """Of 90 templates, those that ask for another answer than they write refuse it, and no other answer is refused."""
-    from packer.inputs.documents import DocumentError
+    from packer.sources.documents import DocumentError
     from packer.text import chat_template as module
     from packer.text.conversations import chat_of
     from packer.text.tokenizer import of_transformers

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from packer.inputs.foreign_folders import FOREIGN, SIDE_FILES
+from packer.sources.find_source import FOREIGN
+from packer.sources.formats import SIDE_FILES
 from packer.stores.paths import PathList
 from tests.helpers.remote_sources import upload
 from tests.helpers.splits import refused, save, tokens_of

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.inputs.format_reader import DecodedInput
 from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
+from packer.sources.format_reader import DecodedInput
 from tests.helpers import naive_chats
 from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer, trained
 from tests.helpers.commands import succeeded

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.inputs.meanings import names
+from packer.sources.meanings import names
 from tests.helpers.commands import succeeded
 from tests.helpers.each_answer import documents_in
 from tests.helpers.opening import open_source

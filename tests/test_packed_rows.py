@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError, SourceError
 from packer.exporting.targets import TARGETS
-from packer.inputs import meanings
+from packer.sources import meanings
 from tests.helpers.commands import refused, run
 from tests.helpers.pack import segments_in
 from tests.helpers.small import shrink

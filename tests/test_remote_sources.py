@@ -13,12 +13,12 @@ import pytest
 import packer
 from packer.engines.engine import Engine
 from packer.errors import PackerError, SourceError
-from packer.inputs.mapped_files import mirrored
 from packer.options import PackOptions
 from packer.output import job
 from packer.pipeline import packing
 from packer.pipeline.collect_figures import measure
 from packer.sources.find_source import find_source
+from packer.sources.mapped_files import mirrored
 from packer.sources.read_documents import read_documents
 from packer.stores import mirror
 from tests.helpers.chat_templates import WORDS

@@ -18,10 +18,10 @@ import pytest
 import packer
 from packer.algorithms.jit import jit
 from packer.errors import shortage, shortage_behind
-from packer.inputs import arrow_files
 from packer.options import ReadOptions
 from packer.output.unfinished_output import Output
 from packer.pipeline.tokenizing import tokenize
+from packer.sources import arrow_files
 from packer.text.fast_tokens import is_refusal
 from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.helpers.pack import hashes, made_documents, save_arrow

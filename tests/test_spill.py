@@ -15,11 +15,11 @@ import zstandard
 
 from packer.engines.engine import Engine
 from packer.errors import PackerError, SourceError
-from packer.inputs import parquet
-from packer.inputs.documents import Columns, SourceFile
 from packer.options import PackOptions
 from packer.output.job import Job
 from packer.pipeline.packing import pack
+from packer.sources import parquet
+from packer.sources.documents import Columns, SourceFile
 from packer.sources.read_documents import read_documents
 from packer.sources.spill import spill_source
 from packer.stores.paths import PathList

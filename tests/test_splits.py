@@ -5,7 +5,7 @@ import json
 import pytest
 from datasets.data_files import get_data_patterns, resolve_pattern
 
-from packer.sources.splits import splits_of
+from packer.sources.hugging_face import splits_of
 from packer.stores.paths import PathList
 from tests.helpers.commands import run
 from tests.helpers.opening import open_source

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import WORDS, lists, text_options

@@ -5,7 +5,7 @@ import json
 import jinja2
 import pytest
 
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.conversations import Chat, messages_of, tools_of
 from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers

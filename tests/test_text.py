@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import PackerError
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, text_options, trained, trained_at

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.conversations import messages_of
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder

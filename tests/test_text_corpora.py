@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.chat_template import ChatTemplate
 from packer.text.conversations import Chat
 from packer.text.text_columns import recognize

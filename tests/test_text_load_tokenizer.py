@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.inputs.documents import DocumentError
 from packer.options import PackOptions
+from packer.sources.documents import DocumentError
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder

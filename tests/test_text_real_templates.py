@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text import chat_template as chat_template_module
 from packer.text import fast_tokens
 from packer.text.text_columns import recognize

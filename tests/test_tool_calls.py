@@ -7,7 +7,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.inputs.meanings import CALLS
+from packer.sources.meanings import CALLS
 from tests.helpers.chat_templates import END, EXACT, LOOP, MISTRAL, PROMPT, auto_tokenizer, save_tokenizer
 from tests.helpers.pack import segments_in
 from tests.helpers.packed_trees import answers_in

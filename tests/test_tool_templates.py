@@ -2,7 +2,7 @@
 
 import pytest
 
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers import naive_chats

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.inputs.meanings import DESIRABLE, MARKS, SPANS
+from packer.sources.meanings import DESIRABLE, MARKS, SPANS
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import (

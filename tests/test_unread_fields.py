@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.inputs.meanings import FIELDS, names
+from packer.sources.meanings import FIELDS, names
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.commands import refused, run
 from tests.helpers.each_answer import documents_in

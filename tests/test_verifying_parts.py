@@ -13,8 +13,8 @@ from packer.options import PackOptions
 from packer.pipeline.verifying import compare_opened
 from packer.progress import silent
 from packer.shards.reader import read_manifest
-from packer.sources.open_sources import open_source
 from packer.stores.local_files import temporary_folder
+from packer.text.text_source import open_source
 from tests.helpers.packed_rows import rows_on_disk
 from tests.helpers.packings import packings, write
 from tests.helpers.small import shrink

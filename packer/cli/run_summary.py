@@ -94,7 +94,7 @@ def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[st
 
 
 def _text_identity(text: TextIdentity) -> str:
-    from packer.inputs.meanings import HISTORY, OF_CHATS
+    from packer.sources.meanings import HISTORY, OF_CHATS
 
     first, *others = text.columns
     # at most two columns are in every source: others, such as a prompt's, are read where they exist
@@ -115,7 +115,7 @@ def _table(facts: Iterable[Fact]) -> list[str]:
 
 def _facts(manifest: Manifest) -> Iterator[Fact]:
     """Yield what happened to every document and token."""
-    from packer.inputs.meanings import EXCHANGE_STARTS
+    from packer.sources.meanings import EXCHANGE_STARTS
 
     options, totals = manifest.options, manifest.totals
     yield "documents", totals.documents, f"{number(totals.documents_packed / totals.rows)} per row"

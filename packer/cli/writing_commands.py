@@ -140,7 +140,7 @@ def pack(
 
 def _lengths_source(dataset: tuple[str, ...], lengths: str) -> tuple[tuple[str], str]:
     """Return (paths, column) of --lengths."""
-    from packer.inputs.token_files import ARRAY_COLUMN
+    from packer.sources.token_files import ARRAY_COLUMN
 
     if dataset:
         raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")

@@ -19,11 +19,12 @@ from packer.algorithms.memory import array_at
 from packer.arrow import numpy_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
-from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
-from packer.sources.open_sources import SourceLike, open_index_source, read_index_source
+from packer.sources.documents import LONGEST, value_message, wrong_values
+from packer.sources.find_source import SourceLike
+from packer.sources.open_source import open_index_source, read_index_source
 from packer.sources.read_documents import Documents
 from packer.sources.source import Watch
 from packer.stores import AnyPath, RemotePath

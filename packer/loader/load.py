@@ -16,7 +16,7 @@ from packer.stores import AnyPath
 from packer.stores.paths import expanded, located, packed_path
 
 if TYPE_CHECKING:
-    from packer.sources.open_sources import SourceLike
+    from packer.sources.find_source import SourceLike
 
 MOST_OPEN = 4096
 """Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""

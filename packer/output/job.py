@@ -13,13 +13,13 @@ from typing import Generic, TypeVar
 from packer.engines.engine import Engine, available_workers
 from packer.engines.ranks import FinishedElsewhere, Heartbeats, RankOf, Ranks, rank_of
 from packer.errors import OptionError, PackerError
-from packer.inputs.formats import ending_of
 from packer.options import RunOptions
 from packer.output.claim import claim
 from packer.output.unfinished_output import PACKED, Output, Request
 from packer.shards.manifest import is_packed
+from packer.sources.find_source import SourceLike
+from packer.sources.formats import ending_of
 from packer.sources.number_columns import ARRAY, is_array_file
-from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 from packer.stores.paths import PathList, split_configuration
 

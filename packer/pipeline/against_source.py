@@ -23,7 +23,6 @@ from packer.algorithms.permute import hashes_of
 from packer.arrow import as_numpy, format_value, has_dtype
 from packer.engines.engine import Engine
 from packer.errors import SourceError
-from packer.inputs.column_types import cast, join
 from packer.json_records import REMEDY
 from packer.pipeline.write_shards import RowMaker
 from packer.plan.cutting import Chunk, SegmentReader, each_chunk, trained_cut_off
@@ -36,8 +35,9 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.row_checks import group_fault, group_values
 from packer.shards.row_format import RowFormat
-from packer.shards.writer import Counts, KeptValues
+from packer.shards.writer import Counts
 from packer.signals import CURRENT_TASK
+from packer.sources.column_types import cast, join
 from packer.sources.read_documents import Documents
 from packer.stores import AnyPath
 from packer.token_memory import lengths_of
@@ -228,7 +228,7 @@ class SourceComparison:
         yield from trained_faults(entry, counted)
         if options.group_by is not None:
             name, documents = options.group_by, rows.documents
-            groups = group_values(KeptValues.of({name: extra[name]}, documents).column(name, documents), name)
+            groups = group_values(extra[name].of_lists(documents), name)
             numbers = np.repeat(np.arange(len(rows)), np.diff(rows.row_starts))
             fault = group_fault(numbers, groups, options, lambda at: self.documents.describe(int(documents[at])))
             if fault is not None:

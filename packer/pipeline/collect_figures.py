@@ -22,9 +22,6 @@ from packer.algorithms.permute import SHOWN_ROWS, hashes_of, key_of
 from packer.arrow import as_numpy
 from packer.column_names import ROW_DOCUMENT, TREE, input_ids_in
 from packer.errors import PackerError, system_errors
-from packer.inputs.list_checks import STRIPPED
-from packer.inputs.meanings import EXCHANGE_STARTS
-from packer.inputs.token_tables import TableInMemory, ValueColumn
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import Row
@@ -43,11 +40,15 @@ from packer.report.measures import RowFigures, RowSums, TrainingJob, Waiting, co
 from packer.shards.located_rows import LocatedRows
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
-from packer.sources.open_sources import SourceLike, open_source, source_name
+from packer.sources.find_source import SourceLike, source_name
+from packer.sources.list_checks import STRIPPED
+from packer.sources.meanings import EXCHANGE_STARTS
 from packer.sources.read_documents import Documents, read_documents
-from packer.sources.record_sources import REPEATED, SAVED
+from packer.sources.record_lists import REPEATED, SAVED
+from packer.sources.token_tables import TableInMemory, ValueColumn
 from packer.stores import AnyPath, any_path
 from packer.stores.paths import expanded
+from packer.text.text_source import open_source
 
 
 @dataclass(frozen=True, kw_only=True)

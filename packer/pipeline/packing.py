@@ -42,12 +42,14 @@ from packer.shards.files import MANIFEST, all_shard_names, changed_since, check_
 from packer.shards.manifest import Manifest, ShardTable, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
-from packer.sources.open_sources import SourceLike, open_source, refuse_decoding
+from packer.sources.find_source import SourceLike
+from packer.sources.open_source import refuse_decoding
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath
 from packer.stores.paths import expanded, output_path
+from packer.text.text_source import open_source
 
 log = logging.getLogger(__name__)
 

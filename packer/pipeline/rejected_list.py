@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from packer.column_names import TREE
 from packer.errors import SourceError
-from packer.inputs.list_checks import STRIPPED
 from packer.json_records import REJECTED, Totals
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
+from packer.sources.list_checks import STRIPPED
 from packer.sources.read_documents import Documents
-from packer.sources.record_sources import SAVED
+from packer.sources.record_lists import SAVED
 from packer.sources.source import Rejections
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.inputs.documents import reading
-from packer.inputs.list_checks import STRIPPED
-from packer.inputs.meanings import fields_counted, unread
-from packer.inputs.token_tables import MappedLists
 from packer.plain_text import count_of
+from packer.sources.documents import reading
+from packer.sources.list_checks import STRIPPED
+from packer.sources.meanings import fields_counted, unread
 from packer.sources.packed_rows import ROWS
 from packer.sources.read_documents import Documents
 from packer.sources.source import Rejections, Source
+from packer.sources.token_tables import MappedLists
 from packer.token_memory import fetched_spans, lengths_of
 
 _READ_TOGETHER = 250  # documents

@@ -21,8 +21,8 @@ from packer.report.figures import Comparison, Figures
 from packer.report.measures import TrainingJob
 from packer.shards.manifest import is_packed
 from packer.shards.reader import read_manifest
+from packer.sources.find_source import SourceLike
 from packer.sources.number_columns import HISTOGRAM, is_histogram
-from packer.sources.open_sources import SourceLike
 from packer.stores import RemotePath, any_path
 from packer.stores.paths import PathList, expanded
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from packer.engines.engine import Engine
 from packer.errors import UNREADABLE, PackerError, system_errors
-from packer.inputs.hugging_face import REPORT, STATE
 from packer.json_records import REJECTED, Count, JsonRecord, SourceIdentity
 from packer.options import ReadOptions
 from packer.output.claim import claim
@@ -22,13 +21,13 @@ from packer.pipeline.source_warnings import notes_on, warn_of_templates, warn_of
 from packer.progress import Progress
 from packer.shards.files import WrittenFile, changed_since, check_files, shard_name
 from packer.shards.manifest import datasets_files
-from packer.sources.decoded_pieces import Piece, cut_source
-from packer.sources.open_sources import open_source
+from packer.sources.hugging_face import REPORT, STATE
 from packer.sources.read_documents import read_documents
 from packer.sources.source import Source, Watch
-from packer.sources.spill import spill_source
+from packer.sources.spill import Piece, cut_source, spill_source
 from packer.stores import AnyPath
 from packer.stores.paths import PathList, expanded, local_output, tokenizer_name
+from packer.text.text_source import open_source
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -17,13 +17,15 @@ from packer.shards.check_shards import differences, verify_packed
 from packer.shards.files import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
-from packer.sources.open_sources import SourceLike, open_packed_source
+from packer.sources.find_source import SourceLike
+from packer.sources.open_source import open_packed_source
 from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath, any_path
 from packer.stores.local_files import temporary_directory
 from packer.stores.paths import expanded
+from packer.text.text_source import open_source
 
 _SHOWN = 20  # faults in the `repr` of a result
 
@@ -87,7 +89,7 @@ def _faults(
     yield from _holdout_faults(folder, manifest)
     if source is None:
         return
-    opened = open_packed_source(folder, manifest, source, tokenizer)
+    opened = open_packed_source(folder, manifest, source, tokenizer, opener=open_source)
     try:
         workers = job.workers or available_workers()
         yield from compare_opened(folder, manifest, opened, workers=workers, progress=job.progress)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from packer.engines.engine import Engine, run_tasks, without
 from packer.errors import SourceError
-from packer.inputs.documents import reading, value_message, wrong_values
 from packer.json_records import REMEDY, ShardEntry
 from packer.loader.balance import order_for_readers
 from packer.output.unfinished_output import Output
@@ -35,6 +34,7 @@ from packer.shards.writer import (
     write_shard,
 )
 from packer.signals import raise_if_interrupted
+from packer.sources.documents import reading, value_message, wrong_values
 from packer.sources.read_documents import Documents
 from packer.sources.source import Watch
 from packer.token_memory import Spans, fetched_spans
@@ -83,7 +83,8 @@ class RowMaker:
         """Return the values that the documents of rows have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
-        return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, rows.documents)
+        lists, extra = np.unique(rows.documents), self.documents.table.extra
+        return KeptValues(lists=lists, values={name: extra[name].at(lists) for name in self.row_format.kept})
 
     def explain(self, bad: BadTokenError, columns: TokenColumns, rows: LocatedRows, lists: NDArray[np.int64]) -> str:
         """Return a message that names the document, position and value that is not a token id."""

@@ -17,15 +17,15 @@ from packer.column_names import NO_LOSS
 from packer.engines.checkpoints import Checkpoints
 from packer.engines.engine import DecodePool, Engine
 from packer.errors import SourceError
-from packer.inputs.documents import reading
-from packer.inputs.meanings import EXCHANGE_STARTS
-from packer.inputs.token_tables import TokenTable, ValueColumn
 from packer.json_records import Account
 from packer.options import PackOptions
 from packer.plan.segments import Segments, cut_documents, documents_in
 from packer.progress import Progress, silent
 from packer.sources.content_hashes import left_out
+from packer.sources.documents import reading
+from packer.sources.meanings import EXCHANGE_STARTS
 from packer.sources.read_documents import Documents
+from packer.sources.token_tables import TokenTable, ValueColumn
 from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of
 
 _CHECKED_TOGETHER = 4 << 20  # labels

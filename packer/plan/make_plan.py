@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import prepare_for
 from packer.engines.checkpoints import Checkpoints
 from packer.engines.engine import Engine
-from packer.inputs.token_tables import ValueColumn
 from packer.options import PackOptions
 from packer.plan.cutting import Planning, SegmentReader
 from packer.plan.order_plan import plan_in_order
@@ -26,6 +25,7 @@ from packer.plan.whole_plan import DocumentValues, document_values, plan_whole
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
 from packer.sources.read_documents import Documents
+from packer.sources.token_tables import ValueColumn
 
 PLAN_VERSION = 1
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its

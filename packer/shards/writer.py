@@ -16,7 +16,6 @@ from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
-from packer.inputs.token_tables import ValueColumn
 from packer.json_records import ShardEntry
 from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
@@ -127,19 +126,13 @@ class KeptValues:
     values: Mapping[str, pa.Array]
     """Values of these lists, by column."""
 
-    @classmethod
-    def of(cls, columns: Mapping[str, ValueColumn], lists: NDArray[np.int64]) -> KeptValues:
-        """Look up the values of lists, which may come in any order and repeat."""
-        found = np.unique(lists)
-        return cls(lists=found, values={name: column.at(found) for name, column in columns.items()})
-
-    def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_] | None = None) -> pa.Array:
+    def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_]) -> pa.Array:
         """Return a value per segment; padding has 0 in columns of numbers and booleans, null in others.
 
         `lists` is the list of each segment, any value for padding; `lists` and `is_padding` have the shape (segments,).
         """
         positions = np.searchsorted(self.lists, lists)
-        if is_padding is None or not is_padding.any():
+        if not is_padding.any():
             return self.values[name].take(as_arrow(positions.astype(np.int64)))
         positions[is_padding] = 0
         taken = self.values[name].take(as_arrow(positions.astype(np.int64)))

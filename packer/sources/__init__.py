@@ -1,9 +1,16 @@
-"""Sources: inputs read in a fixed order, as one sequence of documents.
+"""Sources: files, read in a fixed order as one sequence of documents.
 
     source = open_source("data/", options)             find files and columns; no document is read yet
     source = spill_source(source, folder, progress)    decode files that cannot be memory-mapped
     documents = read_documents(source, progress)       check every document; lengths and identity of the source
     table = documents.table                            all documents by address, for the gather kernels
 
-Tokens, text and lengths are opened by modules of their own; `open_sources.py` chooses.
+Five questions are answered in turn, each by modules that ask only those before them:
+
+1. Which files does a name mean?          `find_source.py`, `hugging_face.py`
+2. How are they read?                     `formats.py`, `format_reader.py`, and a module for each format
+3. Which columns do they have?            `column_types.py`
+4. What do these mean?                    `meanings.py`, `token_columns.py`, `packed_rows.py`, `record_lists.py`; of
+                                          text, `packer/text`; of lengths, `number_columns.py`
+5. Which documents are in them?           `list_checks.py`, `token_tables.py`, `spill.py`, `read_documents.py`
 """

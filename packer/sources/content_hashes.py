@@ -17,12 +17,11 @@ from packer.algorithms.permute import HOLDOUT, key_of
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import CONTENT_HASH
 from packer.errors import SourceError
-from packer.inputs.documents import Batch, reading, value_message, wrong_values
-from packer.inputs.list_checks import int32_lists
-from packer.inputs.token_tables import TokenTable
 from packer.json_records import REMEDY
 from packer.options import ReadOptions
-from packer.shards.writer import KeptValues
+from packer.sources.documents import Batch, reading, value_message, wrong_values
+from packer.sources.list_checks import int32_lists
+from packer.sources.token_tables import TokenTable
 from packer.token_memory import Spans, fetched_spans, gather
 
 HASHES = 2**53  # number of hashes, each of them exact as a float
@@ -38,8 +37,7 @@ def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[
     """
     if options.numbers_records:  # hashed when their records were decoded
         lists = table.lists_of(np.arange(len(table.lengths)))
-        kept = KeptValues.of({CONTENT_HASH: table.extra[CONTENT_HASH]}, lists)
-        return as_numpy(kept.column(CONTENT_HASH, lists, np.zeros(len(lists), np.bool_)))
+        return as_numpy(table.extra[CONTENT_HASH].of_lists(lists))
     seed = _seed_of(options)
     ends = np.cumsum(table.lengths, dtype=np.int64)
     hashes = np.full(len(ends), -1)

@@ -12,45 +12,54 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
+
+import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.inputs.documents import SourceFile, reading
-from packer.inputs.foreign_folders import refuse_foreign
-from packer.inputs.format_reader import Reader
-from packer.inputs.formats import FORMATS, ending_of, format_by_name, format_of, known_formats, require_regular
-from packer.inputs.hugging_face import (
+from packer.shards.files import MANIFEST, WORK
+from packer.sources.arrow_files import ArrowReader
+from packer.sources.column_types import Fields
+from packer.sources.documents import SourceFile, reading
+from packer.sources.format_reader import Reader
+from packer.sources.formats import (
+    FORMATS,
+    ending_of,
+    format_by_name,
+    format_of,
+    is_data,
+    known_formats,
+    require_regular,
+)
+from packer.sources.hugging_face import (
+    README,
     SPLITS,
     STATE,
+    Configuration,
     Found,
+    choose_configuration,
+    configurations_in,
+    files_of_configuration,
+    files_of_split,
     find_on_hub,
     find_saved,
     find_table,
     is_dataset,
     no_splits,
-    table_reader,
-)
-from packer.inputs.loss_columns import Fields
-from packer.inputs.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
-from packer.shards.files import MANIFEST, WORK
-from packer.sources.splits import (
-    README,
-    Configuration,
-    choose_configuration,
-    configurations_in,
-    files_of_configuration,
-    files_of_split,
-    is_data,
     splits_of,
 )
+from packer.sources.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
+from packer.sources.token_tables import TableInMemory
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
 from packer.stores.buckets import opened_in_parallel
-from packer.stores.paths import PathList, split_configuration
+from packer.stores.paths import PathList, located, split_configuration
 from packer.stores.remote_path import listed
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
 
 Result = TypeVar("Result")
 
@@ -389,3 +398,134 @@ def first_fields(found: Found) -> Fields:
 
 def _reader_of(found: Found, file: SourceFile) -> type[Reader]:
     return (FORMATS["arrow"] if found.saved else format_of(file.stored, file.name)).reader_class
+
+
+def table_reader(found: Found) -> ArrowReader:
+    """Return a reader of a table in memory."""
+    assert found.table is not None
+    table: pa.Table = found.table.table
+    return ArrowReader(
+        file=SourceFile(name=found.name, bytes=table.nbytes, path=None),
+        fields=table.schema,
+        rows=len(table),
+        table=TableInMemory.of(found.table, table.column_names),
+    )
+
+
+SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
+"""A path, several of them, a Hub id, or a `datasets` object."""
+
+
+def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
+    """Return several paths as one source, what packer wrote as its folder, and any other source as it is.
+
+    A PackerError says what to give instead of other lists.
+    """
+    source = located(source)
+    if isinstance(source, str) and _is_text(source):
+        raise PackerError(
+            f"{source[:40]!r}...: no such file or folder; if it is a text, give "
+            "datasets.Dataset.from_dict({'text': [it]})"
+        )
+    if not isinstance(source, (list, tuple)):
+        return source
+    first = source[0] if source else None
+    if isinstance(first, dict):
+        raise PackerError("a list of records is not supported; give datasets.Dataset.from_list(...)")
+    if isinstance(first, list) or (isinstance(first, str) and _is_text(first)):
+        column = (
+            "text" if isinstance(first, str) else "messages" if first and isinstance(first[0], dict) else "input_ids"
+        )
+        what = {"text": "texts", "messages": "chats", "input_ids": "lists of tokens"}[column]
+        raise PackerError(f"a list of {what} is not supported; give datasets.Dataset.from_dict({{'{column}': [...]}})")
+    paths = [each for each in source if isinstance(each, (str, Path))]
+    if not paths or len(paths) < len(source):
+        raise PackerError(
+            "a list of sources holds paths, which are one source, as in ['a.jsonl', 'b.jsonl']; to mix datasets, pack "
+            "each of them, and load them together, as in packer.load({'web-packed-4096': 0.7, 'code-packed-4096': 0.3})"
+        )
+    return paths[0] if len(paths) == 1 else PathList(tuple(paths))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a string is a text rather than a path: nothing has this name, and no file would."""
+    looks_like_text = "\n" in name or (" " in name and not ending_of(name))
+    return looks_like_text and not is_remote(name) and not os.path.lexists(name)
+
+
+def source_name(source: SourceLike) -> str:
+    """Return the name of a source, the last part of its path or its Hub id."""
+    if isinstance(source, PathList):
+        return str(PathList(tuple(map(source_name, source.paths))))
+    if not isinstance(source, (str, Path)):
+        return "dataset"
+    path = Path(source)
+    if str(source).count("/") == 1 and not Path(split_configuration(source)[0]).exists():
+        return str(source)
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+class Foreign(NamedTuple):
+    """A kind of folder. In the code that converts it, PATH is its path and NAME its name."""
+
+    what: str
+    marks: tuple[str, ...]  # names in it or, after a slash, in a folder in it
+    words: tuple[bytes, ...]  # what a file that marks it must hold
+    package: str  # that the code needs; if it is empty, the code is the remedy in words
+    code: str
+
+
+_PARQUET = 'import {}, pyarrow.dataset as d; d.write_dataset({}, "NAME-parquet", format="parquet")'.format
+_SAVED = 'import {0}, datasets as d; d.Dataset.from_generator(lambda: {0}.{1}).save_to_disk("NAME-saved")'.format
+
+# fmt: off
+FOREIGN = tuple(Foreign(*each) for each in (
+    ("a Delta table, whose log says which rows are deleted", ("_delta_log",), (), "deltalake", _PARQUET(
+        "deltalake, pyarrow", 'pyarrow.RecordBatchReader.from_stream(deltalake.QueryBuilder().register("t", '
+        'deltalake.DeltaTable("PATH")).execute("select * from t"))')),
+    ("an Iceberg table, whose metadata says which rows are deleted", ("metadata/*.metadata.json",), (), "pyiceberg",
+        _PARQUET("glob, pyiceberg.table", 'pyiceberg.table.StaticTable.from_metadata(max(glob.glob('
+        '"PATH/metadata/*.metadata.json"), key=lambda name: (len(name), name))).scan().to_arrow_batch_reader()')),
+    ("a Hudi table, whose timeline says which rows are replaced", (".hoodie",), (), "hudi",
+        _PARQUET("hudi, os", 'hudi.HudiTable(os.path.abspath("PATH")).read()')),
+    ("a Lance dataset, whose versions say which rows are deleted", ("_versions/*.manifest",), (), "pylance",
+        _PARQUET("lance", 'lance.dataset("PATH").scanner().to_reader()')),
+    ("a litdata dataset of tokens", ("index.json",), (b'"chunk_bytes"', b'"TokensLoader"'), "litdata",
+        'import litdata, numpy; numpy.save("NAME.npy", numpy.fromiter(map(int, litdata.StreamingDataset("PATH", '
+        'item_loader=litdata.TokensLoader(block_size=1))), "int32"))'),
+    ("a litdata dataset", ("index.json",), (b'"chunk_bytes"',), "litdata",
+        _SAVED("litdata", 'StreamingDataset("PATH")')),
+    ("an MDS dataset", ("index.json",), (b'"shards"', b'"raw_data"'), "mosaicml-streaming",
+        _SAVED("streaming", 'StreamingDataset(local="PATH", batch_size=1)')),
+    ("a zarr store", (".zgroup", ".zarray", "zarr.json"), (), "zarr",
+        'import zarr, numpy; a = zarr.open("PATH", mode="r"); numpy.save("NAME.npy", (a if "dtype" in dir(a) else '
+        'a["input_ids"])[:])'),
+    ("an unfinished output of Spark", ("_temporary",), (), "",
+        "run its job again, or let it finish, which removes the folder _temporary and writes _SUCCESS"),
+    ("an output of Spark's Structured Streaming, whose log says which files count", ("_spark_metadata",), (), "",
+        'let Spark write what counts, by spark.read.parquet("PATH").write.parquet("NAME-parquet"), and pack that'),
+))
+# fmt: on
+"""All kinds; the first that fits is named."""
+
+
+def refuse_foreign(folder: AnyPath, names: Collection[str]) -> None:
+    """Raise a PackerError for a folder of another tool, by the names of all that is in it."""
+    for kind in FOREIGN:
+        for first, _, inside in (mark.partition("/") for mark in kind.marks):
+            if first in names and _holds(folder / first, inside, kind.words):
+                place, before = (folder.name, "copy it here, and ") if isinstance(folder, RemotePath) else (folder, "")
+                remedy = f"convert it by python -c '{kind.code}' (package {kind.package}), and pack what that writes"
+                remedy = (remedy if kind.package else kind.code).replace("PATH", str(place))
+                raise PackerError(f"{folder} is {kind.what}: {before}{remedy.replace('NAME', folder.name or 'data')}")
+
+
+def _holds(path: AnyPath, inside: str, words: Collection[bytes]) -> bool:
+    with reading(str(path)):
+        if inside:
+            return path.is_dir() and any(fnmatchcase(child.name, inside) for child in path.iterdir())
+        if not words:
+            return True
+        with path.open("rb") as file:
+            content = file.read(64 << 20)  # an index.json of data may be longer, but none of these is
+    return all(word in content for word in words)

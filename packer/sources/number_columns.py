@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
-from packer.inputs.documents import LONGEST, Columns, DocumentError, SourceFile, reading
-from packer.inputs.format_reader import Reader, values_of_column
-from packer.inputs.hugging_face import Found, table_reader
-from packer.inputs.text_files import CsvFile
-from packer.inputs.token_files import ARRAY_COLUMN, read_header
-from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.sources.find_source import for_each_file
+from packer.sources.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
+from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
+from packer.sources.find_source import for_each_file, table_reader
+from packer.sources.format_reader import Reader, values_of_column
+from packer.sources.hugging_face import Found
 from packer.sources.source import Source
+from packer.sources.text_files import CsvFile
+from packer.sources.token_files import ARRAY_COLUMN, read_header
+from packer.sources.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath
 from packer.stores.paths import expanded
 from packer.token_memory.token_column import NO_BYTES

@@ -22,12 +22,14 @@ from packer.arrow import as_arrow, as_numpy
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
-from packer.inputs.arrow_files import decoded_again
-from packer.inputs.column_types import as_plain, is_list, plain_type, shown
-from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, null_message, reading
-from packer.inputs.format_reader import Input, decoded_lists, values_of_column
-from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import (
+from packer.shards.files import EXPORT_RECORD
+from packer.sources.arrow_files import decoded_again
+from packer.sources.column_types import as_plain, is_list, plain_type, shown
+from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, null_message, reading
+from packer.sources.find_source import readers_of
+from packer.sources.format_reader import Input, decoded_lists, values_of_column
+from packer.sources.hugging_face import Found
+from packer.sources.list_checks import (
     STRIPPED,
     BlockRecords,
     apply_masks,
@@ -38,10 +40,8 @@ from packer.inputs.list_checks import (
     read_lists,
     values_of,
 )
-from packer.inputs.meanings import ATTENTION, INVERSE_MASKS, LISTS, PROMPT_LENGTHS, Field, Means, fields_in
-from packer.inputs.token_tables import MappedLists
-from packer.shards.files import EXPORT_RECORD
-from packer.sources.find_source import readers_of
+from packer.sources.meanings import ATTENTION, INVERSE_MASKS, LISTS, PROMPT_LENGTHS, Field, Means, fields_in
+from packer.sources.token_tables import MappedLists
 from packer.stores import RemotePath
 from packer.token_memory import list_lengths
 

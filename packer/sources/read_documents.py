@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
-from packer.inputs.column_types import cast_to_common_type
-from packer.inputs.documents import Batch, DocumentError, reading
-from packer.inputs.format_reader import DecodedInput, Input
-from packer.inputs.mapped_files import fetch_queued
-from packer.inputs.token_tables import TokenTable
 from packer.json_records import REASONS, FileIdentity, SourceIdentity
 from packer.progress import Progress, documents_of, silent
+from packer.sources.column_types import cast_to_common_type
+from packer.sources.documents import Batch, DocumentError, reading
+from packer.sources.format_reader import DecodedInput, Input
+from packer.sources.mapped_files import fetch_queued
 from packer.sources.source import Rejections, Source
+from packer.sources.token_tables import TokenTable
 from packer.token_memory import list_lengths
 
 

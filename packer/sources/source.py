@@ -12,22 +12,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
-from packer.inputs.column_types import one_type
-from packer.inputs.documents import Columns, SourceFile
-from packer.inputs.format_reader import DecodedInput, Input
-from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.json_records import REASONS, RejectedRecord, TextIdentity
+from packer.sources.column_types import one_type
+from packer.sources.documents import Columns, SourceFile
+from packer.sources.format_reader import DecodedInput, Input
+from packer.sources.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.token_memory import TokenColumn
 
-if TYPE_CHECKING:
-    from packer.text.text_encoder import Encoder
+
+class TextEncoder(Protocol):
+    """What a source asks of the encoder that tokenizes its text."""
+
+    has_labels: bool
+    documents_per_record: int | None
+    identity: TextIdentity
+    pad_id: int
+
+    @property
+    def note(self) -> str | None:
+        """What the summary says of prompts and completions that are packed as texts."""
+
+    def unread(self, counts: Mapping[str, int]) -> dict[str, list[str]]:
+        """Return the counted fields of messages and parts that nothing reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +90,7 @@ class Source:
     columns: Columns
     """Columns to read from every input."""
 
-    encoder: Encoder | None = field(default=None, compare=False)
+    encoder: TextEncoder | None = field(default=None, compare=False)
     """Tokenizes text; None if the source holds tokens."""
 
     fields: tuple[str, ...] = ()

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer.inputs.documents import DocumentError
 from packer.options.option import TrainOn
+from packer.sources.documents import DocumentError
 from packer.text.conversations import Chat, record_error
 from packer.text.message_marks import (
     RenderedChat,

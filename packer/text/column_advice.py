@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packer.column_names import ROLES
-from packer.inputs.meanings import OF_PROMPTS, ROLE_NAMES, SHAREGPT_ROLES, names
+from packer.sources.meanings import OF_PROMPTS, ROLE_NAMES, SHAREGPT_ROLES, names
 
 JSON = ":json"
 """Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""

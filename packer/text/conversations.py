@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from packer.inputs.documents import DocumentError
-from packer.inputs.meanings import (
+from packer.json_records import Reason
+from packer.options.option import TrainOn
+from packer.sources.documents import DocumentError
+from packer.sources.meanings import (
     CALLS,
     DESIRABLE,
     HISTORY,
@@ -27,8 +29,6 @@ from packer.inputs.meanings import (
     names,
     refusal,
 )
-from packer.json_records import Reason
-from packer.options.option import TrainOn
 from packer.text.text_columns import Records
 from packer.text.training_marks import marked_messages
 

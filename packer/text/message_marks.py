@@ -26,8 +26,8 @@ from itertools import accumulate
 
 from jinja2 import Template, TemplateError, nodes
 
-from packer.inputs.documents import DocumentError
 from packer.options.option import TrainOn
+from packer.sources.documents import DocumentError
 from packer.text.conversations import Chat, record_error
 from packer.text.rendering import Templates
 from packer.text.template_environment import (

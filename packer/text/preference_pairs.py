@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.inputs.documents import DocumentError
 from packer.options.option import TrainOn
+from packer.sources.documents import DocumentError
 from packer.text.conversations import Chat, Message, chat_of, messages_of, record_error, text_of
 from packer.text.text_columns import Records
 from packer.text.tokenizer import shared_length

@@ -10,9 +10,9 @@ from typing import Any
 from jinja2 import Template, TemplateError
 
 from packer.errors import OtherSourceError, PackerError, shortage
-from packer.inputs.meanings import TEMPLATE_KWARGS, TOOLS
 from packer.options.option import BUILT_IN_TEMPLATES
 from packer.signals import raise_if_interrupted
+from packer.sources.meanings import TEMPLATE_KWARGS, TOOLS
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, record_error
 from packer.text.template_environment import compiled, names_read

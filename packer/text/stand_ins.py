@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 
-from packer.inputs.meanings import REASONING
+from packer.sources.meanings import REASONING
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message
 from packer.text.rendering import Templates, choice_of, fitting

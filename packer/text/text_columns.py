@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
-from packer.inputs.column_types import is_json
-from packer.inputs.documents import DocumentError
-from packer.inputs.meanings import DESIRABLE, HISTORY, JOINED, OF_CHATS, OTHER_PROMPTS, PLACEHOLDERS, PROMPTS, names
-from packer.inputs.python_values import python_values
 from packer.options.option import TrainOn
+from packer.sources.column_types import is_json, python_values
+from packer.sources.documents import DocumentError
+from packer.sources.meanings import DESIRABLE, HISTORY, JOINED, OF_CHATS, OTHER_PROMPTS, PLACEHOLDERS, PROMPTS, names
 from packer.text.column_advice import JSON, advice, holds_messages, is_chat
 
 RecordKind = Literal["text", "prompt+completion", "chat", "pair"]

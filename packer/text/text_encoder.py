@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.inputs.documents import Batch, DocumentError
-from packer.inputs.list_checks import as_lists, joined_batches
-from packer.inputs.meanings import (
+from packer.json_records import TextIdentity
+from packer.options import ReadOptions
+from packer.options.option import TrainOn
+from packer.sources.documents import Batch, DocumentError
+from packer.sources.list_checks import as_lists, joined_batches
+from packer.sources.meanings import (
     DESIRABLE,
     EXCHANGE_STARTS,
     FIELDS,
@@ -33,9 +36,6 @@ from packer.inputs.meanings import (
     fields_counted,
     unread,
 )
-from packer.json_records import TextIdentity
-from packer.options import ReadOptions
-from packer.options.option import TrainOn
 from packer.text.conversations import (
     IMAGES_PAGE,
     Chat,

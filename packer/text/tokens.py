@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError, check_address_space
-from packer.inputs.documents import DocumentError
+from packer.sources.documents import DocumentError
 from packer.text.fast_tokens import FastTokens, by_library, is_refusal, joined
 from packer.text.tokenizer import PROBES, Tokenizer, shared_length
 

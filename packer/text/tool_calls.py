@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from packer.inputs.meanings import CALLS
+from packer.sources.meanings import CALLS
 from packer.text.conversations import Chat, Message, from_json, record_error
 from packer.text.rendering import Templates
 

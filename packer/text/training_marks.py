@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from packer.inputs.documents import DocumentError
-from packer.inputs.meanings import FIELDS, MARKS, REASONING, SPANS, Place, names
 from packer.json_records import Reason
 from packer.options.option import TrainOn
+from packer.sources.documents import DocumentError
+from packer.sources.meanings import FIELDS, MARKS, REASONING, SPANS, Place, names
 
 Said: TypeAlias = tuple[bool | None, str]
 """Whether marks say that something is trained, None if there are none; and the marks in words, for errors."""

@@ -22,8 +22,8 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from packer.inputs.documents import DocumentError
 from packer.options.option import TrainOn
+from packer.sources.documents import DocumentError
 from packer.text.conversations import Chat, Message
 from packer.text.message_marks import RenderedChat, render_with_ends
 from packer.text.rendering import Templates

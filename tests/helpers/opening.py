@@ -1,7 +1,7 @@
 """Open single sources, without a pack."""
 
 from packer.options import PackOptions
-from packer.sources.open_sources import open_source as open_with_options
+from packer.text.text_source import open_source as open_with_options
 
 
 def open_source(source, *, pairs=False, **options):

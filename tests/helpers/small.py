@@ -20,19 +20,19 @@ EVERYWHERE = "PACKER_TEST_SIZES"
 
 PLACES = {
     # reading
-    "piece": "packer.sources.decoded_pieces._PIECE",
+    "piece": "packer.sources.spill._PIECE",
     "compared_documents": "packer.text.fast_tokens._ONE_IN",
     "fast_characters": "packer.text.fast_tokens._ENOUGH",
     "compared_characters": "packer.text.fast_tokens._COMPARED",
     "worth_processes": "packer.sources.spill.WORTH_PROCESSES",
-    "json_block": "packer.inputs.json_files._BLOCK",
-    "record_block": "packer.inputs.format_reader.BLOCK",
-    "parquet_rows": "packer.inputs.parquet.LIST_ROWS",
-    "mapped_lists": "packer.inputs.mapped_arrays._TOGETHER",
-    "checked_sequences": "packer.inputs.token_files._SEQUENCES_TOGETHER",
-    "checked_ends": "packer.inputs.mapped_arrays._CHECKED",
-    "searched_tokens": "packer.inputs.token_files._TOGETHER",
-    "record": "packer.inputs.documents.MOST_RECORD",
+    "json_block": "packer.sources.json_files._BLOCK",
+    "record_block": "packer.sources.format_reader.BLOCK",
+    "parquet_rows": "packer.sources.parquet.LIST_ROWS",
+    "mapped_lists": "packer.sources.mapped_files._TOGETHER",
+    "checked_sequences": "packer.sources.token_files._SEQUENCES_TOGETHER",
+    "checked_ends": "packer.sources.mapped_files._CHECKED",
+    "searched_tokens": "packer.sources.token_files._TOGETHER",
+    "record": "packer.sources.documents.MOST_RECORD",
     # planning
     "documents_together": "packer.plan.cutting.CHUNK",
     "segments_arranged": "packer.plan.order_plan.STRETCH",
@@ -79,7 +79,7 @@ def set_sizes(sizes: dict) -> None:
 
 def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
     """Start without contents of objects, as another process would."""
-    from packer.inputs import mapped_files
+    from packer.sources import mapped_files
 
     for cache in (mapped_files._mirrored, mapped_files._with_headers):
         cache.cache_clear()

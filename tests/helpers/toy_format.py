@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packer.inputs.documents import Columns, SourceFile
-from packer.inputs.format_reader import DecodedInput, Reader, decoded_lists
+from packer.sources.documents import Columns, SourceFile
+from packer.sources.format_reader import DecodedInput, Reader, decoded_lists
 
 NUMBERS = b"NUMBERS\n"
 

@@ -15,20 +15,11 @@ import pyarrow as pa
 from packer.arrow import as_arrow
 from packer.engines.engine import DecodePool
 from packer.errors import PackerError
-from packer.inputs.column_types import as_plain, holds_json, infer, plain_type, require_kept
-from packer.inputs.documents import (
-    Batch,
-    Columns,
-    DocumentError,
-    SourceFile,
-    place_of_row,
-    reading,
-)
-from packer.inputs.list_checks import BlockRecords, Faults, decode_lists, is_nested, joined_batches, values_of
-from packer.inputs.loss_columns import Fields
-from packer.inputs.meanings import counted_fields
-from packer.inputs.python_values import python_values
-from packer.inputs.token_tables import MappedLists
+from packer.sources.column_types import Fields, as_plain, holds_json, infer, plain_type, python_values, require_kept
+from packer.sources.documents import Batch, Columns, DocumentError, SourceFile, place_of_row, reading
+from packer.sources.list_checks import BlockRecords, Faults, decode_lists, is_nested, joined_batches, values_of
+from packer.sources.meanings import counted_fields
+from packer.sources.token_tables import MappedLists
 from packer.stores import AnyPath, RemotePath
 from packer.token_memory import list_lengths
 

@@ -29,13 +29,11 @@ from pyarrow import csv
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import find_columns
-from packer.inputs.documents import COLUMNS, Columns, SourceFile, reading
-from packer.inputs.format_reader import Reader, opened
-from packer.inputs.loss_columns import Fields
-from packer.inputs.mapped_arrays import Bounds, MappedArrays, MappedColumn, first_descent, map_index
-from packer.inputs.mapped_files import FileState
-from packer.inputs.token_tables import MappedLists
+from packer.sources.column_types import Fields, find_columns
+from packer.sources.documents import COLUMNS, Columns, SourceFile, reading
+from packer.sources.format_reader import Reader, opened
+from packer.sources.mapped_files import Bounds, FileState, MappedArrays, MappedColumn, first_descent, map_index
+from packer.sources.token_tables import MappedLists
 from packer.stores import AnyPath, pinned
 from packer.stores.mirror import read_array
 

@@ -10,10 +10,10 @@ from itertools import islice
 from typing import ClassVar, TypeAlias
 
 from packer.errors import PackerError, SourceError
-from packer.inputs import documents, format_reader
-from packer.inputs.documents import DocumentError, SourceFile, reading, too_long
-from packer.inputs.format_reader import ROWS, Reader, opened
-from packer.inputs.list_checks import Faults
+from packer.sources import documents, format_reader
+from packer.sources.documents import DocumentError, SourceFile, reading, too_long
+from packer.sources.format_reader import ROWS, Reader, opened
+from packer.sources.list_checks import Faults
 
 COLUMN = "text"
 """Column of a plain text file."""

@@ -14,17 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.inputs.column_types import as_plain, plain_type
-from packer.inputs.documents import (
-    Columns,
-    SourceFile,
-    place_of_row,
-    reading,
-    reading_copy,
-)
-from packer.inputs.list_checks import as_wide, document_error, document_lengths, wide_type, width_of
-from packer.inputs.mapped_arrays import MappedArrays
-from packer.inputs.mapped_files import FileState, MappedFile
+from packer.sources.column_types import as_plain, plain_type
+from packer.sources.documents import Columns, SourceFile, place_of_row, reading, reading_copy
+from packer.sources.list_checks import as_wide, document_error, document_lengths, wide_type, width_of
+from packer.sources.mapped_files import FileState, MappedArrays, MappedFile
 from packer.token_memory import TokenColumn
 
 if TYPE_CHECKING:
@@ -147,6 +140,11 @@ class ValueColumn:
             parts += [chunk.take(as_arrow(numbers)) for chunk, numbers, _ in found]
             first += count
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
+
+    def of_lists(self, lists: NDArray[np.int64]) -> pa.Array:
+        """Return the values of lists, which may come in any order and repeat."""
+        found, positions = np.unique(lists, return_inverse=True)
+        return self.at(found).take(as_arrow(positions))
 
     @cached_property
     def addresses(self) -> TokenColumn:

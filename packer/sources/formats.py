@@ -12,9 +12,13 @@ from importlib import import_module
 from typing import NamedTuple
 
 from packer.errors import PackerError
-from packer.inputs.documents import reading
-from packer.inputs.format_reader import Reader
+from packer.sources.documents import reading
+from packer.sources.format_reader import Reader
 from packer.stores import AnyPath, RemotePath
+
+SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", "state.json"}
+SIDE_FILES |= {"dataset_dict.json", "_export.json"}
+"""Files that lie beside data, with the endings of data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +41,7 @@ class InputFormat:
     """Whether files in a folder are left out if it has files of other formats, because they may be mere notes."""
 
     reader: str
-    """Module and name of its reader class, such as "packer.inputs.parquet.ParquetReader"; imported on first use."""
+    """Module and name of its reader class, such as "packer.sources.parquet.ParquetReader"; imported on first use."""
 
     @property
     def all_endings(self) -> tuple[str, ...]:
@@ -78,53 +82,53 @@ FORMATS: dict[str, InputFormat] = {
         title="Arrow",
         endings=(".arrow", ".ipc", ".feather"),
         magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file, and of a stream
-        reader="packer.inputs.arrow_files.ArrowReader",
+        reader="packer.sources.arrow_files.ArrowReader",
     ),
     "parquet": InputFormat(
         title="Parquet",
         endings=(".parquet",),
         magic=(b"PAR1",),
-        reader="packer.inputs.parquet.ParquetReader",
+        reader="packer.sources.parquet.ParquetReader",
     ),
     "jsonl": InputFormat(
         title="JSON",
         endings=(".jsonl", ".ndjson", ".json"),
         compressed=(".gz", ".zst"),
-        reader="packer.inputs.json_files.JsonFile",
+        reader="packer.sources.json_files.JsonFile",
     ),
     "indexed": InputFormat(
         title="Megatron's index",
         endings=(".idx",),
         magic=(b"MMIDIDX",),
         alone=True,
-        reader="packer.inputs.token_files.IndexedReader",
+        reader="packer.sources.token_files.IndexedReader",
     ),
     "datatrove": InputFormat(
         title="datatrove's tokens",
         endings=(".ds",),
         alone=True,
-        reader="packer.inputs.token_files.DatatroveReader",
+        reader="packer.sources.token_files.DatatroveReader",
     ),
     "array": InputFormat(
         title="bare arrays",
         endings=(".npy", ".bin"),
         magic=(b"\x93NUMPY",),
         alone=True,
-        reader="packer.inputs.token_files.BareArrayReader",
+        reader="packer.sources.token_files.BareArrayReader",
     ),
     "csv": InputFormat(
         title="CSV",
         endings=(".csv",),
         compressed=(".gz", ".zst"),
         alone=True,
-        reader="packer.inputs.text_files.CsvFile",
+        reader="packer.sources.text_files.CsvFile",
     ),
     "text": InputFormat(
         title="text",
         endings=(".txt",),
         compressed=(".gz", ".zst"),
         alone=True,
-        reader="packer.inputs.text_files.PlainText",
+        reader="packer.sources.text_files.PlainText",
     ),
 }
 """All formats by name."""
@@ -225,3 +229,8 @@ def require_regular(path: AnyPath, name: str) -> None:
         raise PackerError(
             f"{name}: {what}, where a file is expected that can be read more than once; write its content to a file"
         )
+
+
+def is_data(name: str) -> bool:
+    """Whether a file, by its name, is data rather than a file beside it."""
+    return bool(ending_of(name)) and name not in SIDE_FILES

@@ -18,8 +18,17 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
-from packer.inputs.column_types import as_plain, cast_to_common_type, infer, is_list, require_lists, shown
-from packer.inputs.documents import (
+from packer.json_records import Reason
+from packer.sources.column_types import (
+    as_plain,
+    cast_to_common_type,
+    infer,
+    is_list,
+    loss_columns,
+    require_lists,
+    shown,
+)
+from packer.sources.documents import (
     LONGEST,
     Batch,
     Columns,
@@ -29,9 +38,7 @@ from packer.inputs.documents import (
     value_message,
     wrong_values,
 )
-from packer.inputs.loss_columns import WEIGHT_LIMIT, loss_columns, mask_of_numbers
-from packer.inputs.meanings import ATTENTION, INVERSE_MASKS, WEIGHTS
-from packer.json_records import Reason
+from packer.sources.meanings import ATTENTION, INVERSE_MASKS, WEIGHTS
 from packer.token_memory import list_lengths
 
 BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
@@ -408,3 +415,27 @@ def values_of(lists: pa.Array) -> pa.Array:
         return lists.values.slice(lists.offset * size, len(lists) * size)
     first, last = (lists.offsets[at].as_py() for at in (0, -1)) if len(lists) else (0, 0)
     return lists.values.slice(first, last - first)
+
+
+WEIGHT_LIMIT = "weights other than 0 and 1 are not supported; round them, or carry the column unused with"
+"""What a message says of a weight, before the option that keeps it."""
+
+
+def mask_of_numbers(name: str, numbers: pa.Array, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether each token is trained, given the length of a prompt, or a weight, for each document.
+
+    Prompts of 2 tokens in documents of 3 and 4: F F T, F F T T. Weights 0 and 1: F F F, T T T T; without one, 1.
+    Raises a DocumentError for the first number that is no such length or weight.
+    """
+    is_weight, values = name in WEIGHTS, np.full(len(numbers), np.nan)
+    if is_numeric(numbers.type) or (is_weight and pa.types.is_boolean(numbers.type)):
+        values = np.array(numbers.to_numpy(zero_copy_only=False), np.float64)
+    values[np.asarray(numbers.is_null())] = 1 if is_weight else np.nan
+    fits = (values >= 0) & (values <= (1 if is_weight else lengths)) & (values == np.floor(values))
+    for row in np.flatnonzero(~fits)[:1].tolist():
+        limit = f"for {lengths[row]} tokens: it is the number of tokens at the beginning that are not trained"
+        limit = f"as weight: {WEIGHT_LIMIT} --keep {name}" if is_weight else limit
+        raise DocumentError(row, f"'{name}' holds {str(numbers[row])[:40]} {limit}", reason="invalid_labels")
+    untrained = (1 - values) * lengths if is_weight else values
+    mask: NDArray[np.bool_] = np.arange(lengths.sum()) >= np.repeat(np.cumsum(lengths) - lengths + untrained, lengths)
+    return mask

@@ -11,14 +11,15 @@ import numpy as np
 
 from packer.column_names import ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
-from packer.inputs.arrow_files import decoded_again
-from packer.inputs.column_types import check_types, find_columns, holds_json
-from packer.inputs.documents import Columns, DocumentError, SourceFile, reading
-from packer.inputs.format_reader import DecodedInput, Input, decoded_lists, usual_widths
-from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import apply_masks, mask_values
-from packer.inputs.loss_columns import Fields, loss_columns, mask_of_numbers, names_of
-from packer.inputs.meanings import (
+from packer.options import ReadOptions
+from packer.sources.arrow_files import decoded_again
+from packer.sources.column_types import Fields, check_types, find_columns, holds_json, loss_columns, names_of
+from packer.sources.documents import Columns, DocumentError, SourceFile, reading
+from packer.sources.find_source import first_fields, for_each_file
+from packer.sources.format_reader import DecodedInput, Input, decoded_lists, usual_widths
+from packer.sources.hugging_face import Found
+from packer.sources.list_checks import apply_masks, mask_of_numbers, mask_values
+from packer.sources.meanings import (
     ATTENTION,
     BOUNDS,
     EXCHANGE_STARTS,
@@ -29,12 +30,10 @@ from packer.inputs.meanings import (
     SHIFTED,
     refusal,
 )
-from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.options import ReadOptions
-from packer.sources.find_source import first_fields, for_each_file
 from packer.sources.packed_rows import are_documents, row_columns, with_documents
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
+from packer.sources.token_tables import MappedLists, TableInMemory
 from packer.stores import RemotePath
 from packer.token_memory import list_lengths
 

@@ -11,20 +11,32 @@ from itertools import chain, islice
 import pyarrow as pa
 
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.inputs.column_types import is_json, refuse_twins
-from packer.inputs.documents import COLUMNS, DocumentError
-from packer.inputs.format_reader import Reader
-from packer.inputs.hugging_face import Found
-from packer.inputs.meanings import DESIRABLE, EXCHANGE_STARTS, OF_CHATS, OF_PROMPTS, refusal
-from packer.inputs.python_values import python_values
 from packer.options import ReadOptions
-from packer.sources.find_source import readers_of
-from packer.sources.record_sources import source_of_records
+from packer.sources.column_types import is_json, python_values, refuse_twins
+from packer.sources.documents import COLUMNS, DocumentError
+from packer.sources.find_source import SourceLike, find_source, readers_of
+from packer.sources.format_reader import Reader
+from packer.sources.hugging_face import Found
+from packer.sources.meanings import DESIRABLE, EXCHANGE_STARTS, OF_CHATS, OF_PROMPTS, refusal
+from packer.sources.number_columns import refuse_other_types
+from packer.sources.open_source import open_tokenized
+from packer.sources.record_lists import source_of_records
 from packer.sources.source import Source
-from packer.sources.tokenized_source import refuse_masks
+from packer.sources.token_columns import refuse_masks
 from packer.text.column_advice import JSON, holds_messages
 from packer.text.text_columns import FirstRecords, Records, as_chats, column_values, recognize, recognize_pairs
-from packer.text.text_encoder import Encoder
+
+
+def open_source(source: SourceLike, options: ReadOptions) -> Source:
+    """Open a source without reading its documents: of text if there is a tokenizer, otherwise of tokens or lengths.
+
+    Raises a PackerError if the source is missing, unreadable or lacks a column.
+    """
+    if options.tokenizer is None:
+        return open_tokenized(source, options)
+    opened = open_text(find_source(source, options.split), options)
+    refuse_other_types(opened, options.number_columns)
+    return opened
 
 
 def open_text(found: Found, options: ReadOptions) -> Source:
@@ -51,6 +63,8 @@ def open_text(found: Found, options: ReadOptions) -> Source:
     splits = options.splits_at_exchanges
     # tokens of prompts and completions, each of them one exchange, may be packed with those of chats
     exchanges = records.conversational if splits else splits is None and records.kind != "text"
+    from packer.text.text_encoder import Encoder  # imports tokenizers
+
     encoder = Encoder(options, records, exchanges=exchanges and not pairs)
     if options.share_prefixes and encoder.documents_per_record == 1:
         raise PackerError(

@@ -1,75 +1,29 @@
-"""Open a source of tokens, of text with a tokenizer, or of lengths; or the source of a packed dataset."""
+"""Open a source of tokens or of lengths, or the source that a dataset was packed from."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
 
 from packer.errors import OtherSourceError, PackerError
-from packer.inputs.formats import ending_of
-from packer.inputs.meanings import ATTENTION, OF_CHATS, OF_PROMPTS
-from packer.inputs.token_tables import MappedLists
 from packer.json_records import FileIdentity, SourceIdentity
 from packer.options import ReadOptions
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
-from packer.sources.find_source import find_source
+from packer.sources.find_source import SourceLike, find_source, one_source
+from packer.sources.meanings import ATTENTION, OF_CHATS, OF_PROMPTS
 from packer.sources.number_columns import is_array_file, open_array, open_lengths, refuse_other_types
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source, Watch
-from packer.sources.tokenized_source import open_tokens
-from packer.stores import AnyPath, any_path, is_remote
-from packer.stores.paths import PathList, located, split_configuration
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
-
-SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
-"""A path, several of them, a Hub id, or a `datasets` object."""
+from packer.sources.token_columns import open_tokens
+from packer.sources.token_tables import MappedLists
+from packer.stores import AnyPath, any_path
+from packer.stores.paths import PathList
 
 
-def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
-    """Return several paths as one source, what packer wrote as its folder, and any other source as it is.
-
-    A PackerError says what to give instead of other lists.
-    """
-    source = located(source)
-    if isinstance(source, str) and _is_text(source):
-        raise PackerError(
-            f"{source[:40]!r}...: no such file or folder; if it is a text, give "
-            "datasets.Dataset.from_dict({'text': [it]})"
-        )
-    if not isinstance(source, (list, tuple)):
-        return source
-    first = source[0] if source else None
-    if isinstance(first, dict):
-        raise PackerError("a list of records is not supported; give datasets.Dataset.from_list(...)")
-    if isinstance(first, list) or (isinstance(first, str) and _is_text(first)):
-        column = (
-            "text" if isinstance(first, str) else "messages" if first and isinstance(first[0], dict) else "input_ids"
-        )
-        what = {"text": "texts", "messages": "chats", "input_ids": "lists of tokens"}[column]
-        raise PackerError(f"a list of {what} is not supported; give datasets.Dataset.from_dict({{'{column}': [...]}})")
-    paths = [each for each in source if isinstance(each, (str, Path))]
-    if not paths or len(paths) < len(source):
-        raise PackerError(
-            "a list of sources holds paths, which are one source, as in ['a.jsonl', 'b.jsonl']; to mix datasets, pack "
-            "each of them, and load them together, as in packer.load({'web-packed-4096': 0.7, 'code-packed-4096': 0.3})"
-        )
-    return paths[0] if len(paths) == 1 else PathList(tuple(paths))
-
-
-def _is_text(name: str) -> bool:
-    """Whether a string is a text rather than a path: nothing has this name, and no file would."""
-    looks_like_text = "\n" in name or (" " in name and not ending_of(name))
-    return looks_like_text and not is_remote(name) and not os.path.lexists(name)
-
-
-def open_source(source: SourceLike, options: ReadOptions) -> Source:
-    """Open a source without reading its documents.
+def open_tokenized(source: SourceLike, options: ReadOptions) -> Source:
+    """Open a source of tokens or lengths without reading its documents.
 
     Raises a PackerError if the source is missing, unreadable or lacks a column.
     """
@@ -77,41 +31,30 @@ def open_source(source: SourceLike, options: ReadOptions) -> Source:
         opened = open_array(any_path(str(source)), options.value_columns)
     elif options.lengths_column is not None:
         opened = open_lengths(find_source(source, options.split), options.lengths_column, options.value_columns)
-    elif options.tokenizer is None:
-        opened = open_tokens(find_source(source, options.split), options)
     else:
-        from packer.sources.text_source import open_text
-
-        opened = open_text(find_source(source, options.split), options)
+        opened = open_tokens(find_source(source, options.split), options)
     refuse_other_types(opened, options.number_columns)
     return opened
 
 
-def source_name(source: SourceLike) -> str:
-    """Return the name of a source, the last part of its path or its Hub id."""
-    if isinstance(source, PathList):
-        return str(PathList(tuple(map(source_name, source.paths))))
-    if not isinstance(source, (str, Path)):
-        return "dataset"
-    path = Path(source)
-    if str(source).count("/") == 1 and not Path(split_configuration(source)[0]).exists():
-        return str(source)
-    return path.name if path.name not in ("", "..") else path.resolve().name
-
-
 def open_packed_source(
-    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[str | Path], tokenizer: str | None = None
+    folder: AnyPath,
+    manifest: Manifest,
+    source: SourceLike | Sequence[str | Path],
+    tokenizer: str | None = None,
+    *,
+    opener: Callable[[SourceLike, ReadOptions], Source] = open_tokenized,
 ) -> Source:
     """Open the source that a dataset was packed from, with the options of the pack.
 
     A list of sources has the paths of one source, in order. The tokenizer, a path or Hub id, is needed if the name in
-    the manifest is not enough to find it. A PackerError is raised if the source cannot be opened, or is obviously not
-    the one that was packed.
+    the manifest is not enough to find it. `opener` also opens text, if it may be text. A PackerError is raised if the
+    source cannot be opened, or is obviously not the one that was packed.
     """
     listed = one_source(source)
     options, name = options_with(folder, manifest, tokenizer), str(folder)
     try:
-        opened = open_source(listed, options)
+        opened = opener(listed, options)
     except OtherSourceError as error:
         of_split = f" of the split {options.split}" if options.split is not None else ""
         text = manifest.source.text

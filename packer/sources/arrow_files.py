@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from packer.errors import SourceError
-from packer.inputs import format_reader
-from packer.inputs.column_types import find_columns, has_type, plain_type
-from packer.inputs.documents import Columns, SourceFile, reading
-from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
-from packer.inputs.loss_columns import Fields
-from packer.inputs.mapped_arrays import MappedArrays
-from packer.inputs.mapped_files import (
+from packer.sources import format_reader
+from packer.sources.column_types import Fields, find_columns, has_type, plain_type
+from packer.sources.documents import Columns, SourceFile, reading
+from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
+from packer.sources.mapped_files import (
     FileState,
+    MappedArrays,
     MappedFile,
     is_ipc_file,
     map_file,
@@ -26,7 +25,7 @@ from packer.inputs.mapped_files import (
     with_headers,
     with_storage,
 )
-from packer.inputs.token_tables import MappedLists, TableInMemory
+from packer.sources.token_tables import MappedLists, TableInMemory
 from packer.stores import RemotePath, pinned
 from packer.stores.mirror import Mirror, map_whole
 from packer.token_memory import TokenColumn

@@ -1,13 +1,16 @@
-"""Columns: their names and types in each file, types that can be kept, and common types across files.
+"""Columns: their names and types, values as Python objects, and which of them say what is trained.
 
+Types that can be kept, common types across files, and JSON, which is decoded: text of the type `arrow.json`, which
+holds values. `datasets` chooses this type where types or keys differ between records, and DuckDB writes it to Parquet.
 Errors name the first value that does not fit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +19,42 @@ from packer.arrow import as_arrow, is_numeric, of_one_type
 from packer.arrow import compute as pc
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.inputs.documents import Columns, DocumentError, columns_of_side
-from packer.inputs.loss_columns import loss_columns
-from packer.inputs.meanings import FIELDS, MASKS
+from packer.sources.documents import Columns, DocumentError, columns_of_side
+from packer.sources.meanings import FIELDS, MASKS, ONLY_LISTS, SAYING, WEIGHTS, names
+
+Fields: TypeAlias = pa.Schema | Mapping[str, object]
+"""Columns of a file: its schema, or one of its records."""
+
+
+def loss_columns(fields: Fields, names: Iterable[str] = SAYING, *, depth: int = 1) -> dict[str, bool]:
+    """Return which of these columns a file has, and whether each has a list for each document.
+
+    A weight that is null says nothing of training, nor does another value where only a list does: one with lists in
+    it if `depth`, the number of lists that tokens are in, is 2.
+    """
+    types = dict(zip(fields.names, fields.types, strict=True)) if isinstance(fields, pa.Schema) else fields
+    levels = {name: _levels(types[name]) for name in names if name in types}
+    return {
+        name: name in MASKS or (name in WEIGHTS and level > 0)
+        for name, level in levels.items()
+        if (level == depth or name not in ONLY_LISTS) and (level >= 0 or name not in WEIGHTS)
+    }
+
+
+def names_of(fields: Fields) -> list[str]:
+    """Return the names of the columns."""
+    return [*(fields.names if isinstance(fields, pa.Schema) else fields)]
+
+
+def _levels(found: object) -> int:
+    """Return how many lists the values of a type, or the numbers of a value, are in; -1 for null."""
+    if isinstance(found, pa.BaseExtensionType):
+        return _levels(found.storage_type)
+    if isinstance(found, (list, pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        inside = found.value_type if isinstance(found, pa.DataType) else next(iter(found), None)
+        return 1 + max(_levels(inside), 0)
+    return -1 if found is None or (isinstance(found, pa.DataType) and pa.types.is_null(found)) else 0
+
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
 _REASONS = (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError)  # raised by pyarrow
@@ -397,3 +433,58 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
         if not other.equals(kind):  # which hashes do not tell: equal lists of Parquet and JSON have other field names
             raise SourceError(f"{owner}: column '{name}' is {kind} in {first}, {other} in {part}; use one type")
     return kind
+
+
+_TEXTS = {
+    *names("record", "text", "prompt", "input", "completion", "answer", "system"),
+    *names("message", "content", "reasoning"),
+    *names("part", "content"),
+}
+"""Fields of text, or of lists of messages or parts."""
+
+
+def python_values(array: pa.Array, column: str, *, of_text: bool = False) -> list[Any]:
+    """Return the values of a column; structs are dicts without their nulls, and maps are dicts.
+
+    A DocumentError is raised if JSON is not valid or, with `of_text`, if a field of text holds something else as JSON.
+    """
+    decode = _decoder(array.type, column, f"'{column}'", of_text)
+    values: list[Any] = array.to_pylist()
+    for row, value in enumerate(values) if decode is not _same else ():
+        try:
+            values[row] = decode(value)
+        except DocumentError as fault:
+            raise fault.at(row) from None
+    return values
+
+
+def _decoder(kind: pa.DataType, name: str, where: str, of_text: bool) -> Callable[[Any], Any]:
+    """Return the function that decodes a value of a type, or null, given the name of its field and where that is."""
+    if is_json(kind):
+        is_text = of_text and name in _TEXTS
+        return lambda text: None if text is None else _parsed(text, where, is_text)
+    if pa.types.is_struct(kind):
+        of = {one.name: _decoder(one.type, one.name, f"'{one.name}' in {where}", of_text) for one in kind}
+        return lambda value: value and {key: v for key, one in value.items() if (v := of[key](one)) is not None}
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _decoder(kind.value_type, name, where, of_text)
+    if pa.types.is_map(kind):
+        item = _decoder(kind.item_type, "", where, of_text)
+        return lambda value: value and {key: item(one) for key, one in value}
+    item = _decoder(kind.value_type, "", where, of_text) if hasattr(kind, "value_type") else _same
+    return _same if item is _same else lambda value: value and [item(one) for one in value]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _parsed(text: str, where: str, is_text: bool) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(0, f"{where} is not the JSON that its type says: {error}", reason="unreadable") from None
+    if is_text and type(value) is not str and not (value and isinstance(value, list)):  # null and [] would be left out
+        as_json = "datasets stores a text that is itself JSON as its value; pack the JSON lines it was loaded from"
+        raise DocumentError(0, f"{where} is {text[:40]} where text is expected: {as_json}", reason="wrong_type")
+    return value

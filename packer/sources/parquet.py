@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.errors import PackerError, SourceError
-from packer.inputs import format_reader
-from packer.inputs.column_types import find_columns, holds_json
-from packer.inputs.documents import Columns, SourceFile, reading
-from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
+from packer.sources import format_reader
+from packer.sources.column_types import find_columns, holds_json
+from packer.sources.documents import Columns, SourceFile, reading
+from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
 from packer.stores import RemotePath
 
 _PAGES = 1 << 16  # bytes read of an object for the first page of a column
