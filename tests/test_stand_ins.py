@@ -169,7 +169,7 @@ def test_one_line_says_how_many_chats_another_template_wrote_if_that_changes_any
     answer = {"role": "assistant", "content": "The Rhine."}
     for times, words in (
         (1, None),
-        (2, "the template qwen3 that comes with packer wrote 3 chats of several answers, "),
+        (2, "packer's template qwen3 rendered 3 chats of several answers, "),
     ):
         source = write_lines(tmp_path / f"{times}.jsonl", [{"messages": [QUESTION, answer] * times}] * 3)
         command = (source, "--tokenizer", saved["qwen3"], "-o")

@@ -91,8 +91,8 @@ def warn_of_templates(source: Source) -> None:
     """Log a warning for chats that another template than the tokenizer's own wrote, or with unread arguments."""
     if source.text is not None and (count := source.counts["stood in"]):
         log.warning(
-            "the template %s that comes with packer wrote %s of several answers, because the tokenizer's own rewrites "
-            "earlier answers; --train-on each-answer trains every answer exactly as the tokenizer's own writes it",
+            "packer's template %s rendered %s of several answers, because the tokenizer's template rewrites earlier "
+            "answers; to train every answer exactly as the tokenizer's template renders it, use --train-on each-answer",
             source.text.stand_in,
             "1 chat" if count == 1 else f"{count:,} chats",
         )
