@@ -63,7 +63,7 @@ def fewest(rows: int, lower_bound: int) -> str:
     return f"no packing has fewer than {lower_bound:,}" if rows > lower_bound else "the fewest possible"
 
 
-def number(value: float) -> str:
+def rounded(value: float) -> str:
     """Format an int in full and a float with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
     if isinstance(value, int):
         return f"{value:,}"

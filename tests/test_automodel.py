@@ -17,8 +17,8 @@ from nemo_automodel.components.config import loader  # noqa: E402
 from nemo_automodel.recipes.llm.train_ft import TrainFinetuneRecipeForNextTokenPrediction  # noqa: E402
 
 from packer import PackerError  # noqa: E402
+from packer.exporting.next_steps import STEPS  # noqa: E402
 from packer.trainers import automodel  # noqa: E402
-from packer.trainers.next_steps import STEPS  # noqa: E402
 from tests.helpers.documents import MAX_LEN, make_example, make_source  # noqa: E402
 from tests.helpers.models import FLASH, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 from tests.helpers.naive_attention import flash_attn_installed  # noqa: E402

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.exporting.next_steps import STEPS, as_trainer
 from packer.exporting.targets import TARGETS, as_target
 from packer.options.option import GENERAL, OUTPUT, READING, Compression, option
 from packer.options.pack_options import INT32
-from packer.trainers.next_steps import STEPS, as_trainer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packer.exporting.targets import TARGETS
 from packer.json_records import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
-from packer.plain_text import count_of, fewest, number, percent, render_table
+from packer.plain_text import count_of, fewest, percent, render_table, rounded
 from packer.shards.files import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.stores import any_path
@@ -118,7 +118,7 @@ def _facts(manifest: Manifest) -> Iterator[Fact]:
     from packer.sources.meanings import EXCHANGE_STARTS
 
     options, totals = manifest.options, manifest.totals
-    yield "documents", totals.documents, f"{number(totals.documents_packed / totals.rows)} per row"
+    yield "documents", totals.documents, f"{rounded(totals.documents_packed / totals.rows)} per row"
     yield "  split", totals.documents_split, f"{count_of(totals.segments, 'segment')} in all"
     yield "  truncated", totals.documents_truncated, ""
     for reason, count in totals.documents_dropped.items():

@@ -20,6 +20,7 @@ from packer.cli.command import UserPath, command, source_of
 from packer.cli.printing import echo, echo_json
 from packer.cli.reading_commands import verify
 from packer.errors import OptionError, PackerError
+from packer.exporting.next_steps import STEPS, refuse_rows
 from packer.exporting.targets import TARGETS
 from packer.json_records import REJECTED
 from packer.options import PackOptions, ReadOptions, values_of
@@ -27,7 +28,6 @@ from packer.plain_text import duration_and_compiling
 from packer.progress import progress_bars
 from packer.stores import AnyPath
 from packer.stores.paths import local_output
-from packer.trainers.next_steps import STEPS, refuse_rows
 
 if TYPE_CHECKING:
     from packer.output.job import Written

@@ -3,6 +3,7 @@
     targets.py       the files and columns that each trainer reads
     columns.py       rows -> the columns of each trainer
     write_export.py  shards -> Parquet files, one shard at a time on each core
+    next_steps.py    what a user writes for each trainer, with an export or without
 
 The columns are made by the functions that make the loader's batches, so that both train on the same values.
 """

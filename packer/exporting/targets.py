@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from packer.errors import OptionError
-from packer.trainers.next_steps import STEPS, as_trainer
+from packer.exporting.next_steps import STEPS, as_trainer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ from packer.json_records import ShardEntry
 from packer.loader.cache_space import CacheSpace, Part, Wait, try_lock
 from packer.loader.open_shards import OpenShard
 from packer.options import byte_size
-from packer.shards.manifest import Manifest, key_of
+from packer.shards.manifest import Manifest, dataset_key
 from packer.stores import RemotePath
 from packer.stores.local_files import FileLock
 
@@ -39,7 +39,7 @@ class ShardCache:
     def __init__(self, dataset: RemotePath, manifest: Manifest, space: CacheSpace) -> None:
         space.make_folder()
         self._dataset, self._manifest = dataset, manifest
-        self._folder = space.folder / key_of(manifest)
+        self._folder = space.folder / dataset_key(manifest)
         self._space = space
         self._sizes = manifest.shards.column("bytes")
         largest = int(self._sizes.max())

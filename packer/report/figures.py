@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from packer.json_records import PlanTotals
 from packer.options import PackOptions
-from packer.plain_text import count_of, fewest, folded, html_table, number, percent, render_bars, render_table, share
+from packer.plain_text import (
+    count_of,
+    fewest,
+    folded,
+    html_table,
+    percent,
+    render_bars,
+    render_table,
+    rounded,
+    share,
+)
 from packer.report.charts import ShownRow
 from packer.report.measures import (
     Distribution,
@@ -260,9 +270,9 @@ class Figures:
         yield render_epoch(self.epoch)
 
     def _packed_lines(self) -> Iterator[str]:
-        rows, padding = self.row_figures, f"{number(self.padding_tokens / self.rows)} tokens per row"
+        rows, padding = self.row_figures, f"{rounded(self.padding_tokens / self.rows)} tokens per row"
         facts = [
-            ["documents", f"{self.documents:,}", f"{number(self.packing_factor)} per row"],
+            ["documents", f"{self.documents:,}", f"{rounded(self.packing_factor)} per row"],
             ["segments", f"{self.segments:,}", "documents, and pieces of split ones"],
             ["tokens", f"{self.tokens:,}", f"the rows are {percent(self.totals.efficiency)} full"],
             ["padding", percent(self.padding.packed), padding],
@@ -308,7 +318,7 @@ def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
         table.append([name, *(share(ratio) for ratio in values)])
     table.append(["Speed-up over padding", *[""] * len(sizes)])
     for name, values in ratios.items():
-        table.append([name, *(f"{number(padding.speedup(ratio))}x" for ratio in values)])
+        table.append([name, *(f"{rounded(padding.speedup(ratio))}x" for ratio in values)])
     return f"{render_table(table)}\n(tokens computed padded / packed: an upper limit that leaves attention cost out)"
 
 
@@ -318,8 +328,8 @@ def render_epoch(epoch: Epoch) -> str:
         [
             ["One epoch", "now", "packed"],
             ["  rows", f"{epoch.rows:,}", f"{epoch.packed_rows:,}"],
-            ["  rows per step", number(epoch.rows_per_step), f"{epoch.packed_rows_per_step:,}"],
-            ["  documents per step", f"{epoch.documents_per_step:,}", number(epoch.packed_documents_per_step)],
+            ["  rows per step", rounded(epoch.rows_per_step), f"{epoch.packed_rows_per_step:,}"],
+            ["  documents per step", f"{epoch.documents_per_step:,}", rounded(epoch.packed_documents_per_step)],
             ["  optimizer steps", f"{epoch.steps:,}", f"{epoch.packed_steps:,}"],
         ]
     )
@@ -347,7 +357,7 @@ def render_distribution(numbers: Distribution, title: str) -> str:
     """Show the quantiles of a distribution and a bar for each bin."""
     header = [title, "min", "1%", "25%", "50%", "mean", "75%", "99%", "max"]
     quantiles = [numbers.min, numbers.p1, numbers.p25, numbers.p50, numbers.mean, numbers.p75, numbers.p99, numbers.max]
-    table = render_table([header, ["", *map(number, quantiles)]])
+    table = render_table([header, ["", *map(rounded, quantiles)]])
     labels = [f"{low:,}" if high == low + 1 else f"{low:,} - {high - 1:,}" for low, high in pairwise(numbers.bin_edges)]
     return f"{table}\n{render_bars(labels, numbers.bin_counts)}"
 
@@ -461,7 +471,7 @@ class Comparison:
             "split": [f"{length.totals.documents_split:,}" for length in found],
             "no context": [share(length.tokens_without_context / length.tokens) for length in found],
             "lost": [share(length.totals.tokens_lost / length.tokens) for length in found],
-            "keys": [number(length.row_figures.keys_per_token) for length in found],
+            "keys": [rounded(length.row_figures.keys_per_token) for length in found],
             "attention": [share(length.row_figures.attention_share) for length in found],
             "largest": [f"{length.row_figures.work_peak:.2f}" for length in found],
             "rows/step": [f"{length.epoch.packed_rows_per_step:,}" for length in found],

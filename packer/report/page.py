@@ -21,7 +21,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from packer.json_records import PlanTotals, Totals
-from packer.plain_text import count_of, fewest, number, share
+from packer.plain_text import count_of, fewest, rounded, share
 from packer.report.charts import STEP, Plot, Series, histogram_plot, row_plot, style_sheet
 from packer.report.figures import Figures
 from packer.report.measures import Tally, binned, distribution, weighted_median
@@ -121,7 +121,9 @@ def opening(figures: Figures) -> str:
     packed = "packed into" if figures.is_packed else "which would be packed into"
     times = figures.padding.speedup(figures.padding.batch_longest[BATCH])
     if _differ(times):
-        compared = f"{number(times)} times fewer tokens to compute than" if times > 1 else "more tokens to compute than"
+        compared = (
+            f"{rounded(times)} times fewer tokens to compute than" if times > 1 else "more tokens to compute than"
+        )
     else:
         compared = "about as many tokens to compute as"
     return (
@@ -171,7 +173,7 @@ def _differ(times: float) -> bool:
 
 
 def _times(times: float) -> str:
-    return f"{number(max(times, 1 / times))} times"
+    return f"{rounded(max(times, 1 / times))} times"
 
 
 def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:
@@ -210,7 +212,9 @@ class Section:
 def rows_section(figures: Figures) -> Section:
     """Draw the rows of the sample."""
     factor = figures.packing_factor
-    holds = f"A row holds {number(factor)} documents" if factor >= 1 else f"A document takes {number(1 / factor)} rows"
+    holds = (
+        f"A row holds {rounded(factor)} documents" if factor >= 1 else f"A document takes {rounded(1 / factor)} rows"
+    )
     plot = row_plot("Rows", figures.shown_rows, max_len=figures.max_len)
     planned = ["These rows are planned. Which of their tokens are trained is known once they are packed."]
     notes = [] if figures.is_packed else planned

@@ -181,7 +181,7 @@ def is_packed(folder: AnyPath) -> bool:
     return path.is_file() if isinstance(path, RemotePath) else os.path.lexists(path)
 
 
-def key_of(manifest: Manifest) -> str:
+def dataset_key(manifest: Manifest) -> str:
     """Return a hash of the options, and of the sizes and hashes of the shards, from whose number their names follow."""
     hashed = blake2b(json.dumps(manifest.options.to_dict(), sort_keys=True).encode(), digest_size=16)
     hashed.update(manifest.shards.column("bytes").tobytes())

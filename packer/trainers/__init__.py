@@ -7,7 +7,6 @@ Other trainers name a module of this package in their configuration; `packer pac
 dataset is a path, a list of paths, or paths with weights, as `packer.load` takes them.
 
     guard.py              datasets opened, and settings of a trainer that would mix documents refused
-    next_steps.py         what a user writes for each trainer
     hf_and_trl.py         the Hugging Face Trainer and TRL's SFTTrainer
     step_loss.py          the loss of a step in both of them
     axolotl.py            a plugin

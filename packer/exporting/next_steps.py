@@ -48,6 +48,8 @@ _HF = NextStep(
     trees=True,
 )
 
+_MS_SWIFT = Path(__file__).parents[1] / "trainers" / "ms_swift" / "__init__.py"
+
 STEPS: dict[str, NextStep] = {
     "hf": _HF,
     "trl": NextStep(
@@ -97,7 +99,7 @@ STEPS: dict[str, NextStep] = {
     ),
     "ms-swift": NextStep(
         where="To the command of swift sft or swift pt",
-        lines=f"--external_plugins {Path(__file__).with_name('ms_swift') / '__init__.py'}\n--cached_dataset {{packed}}",
+        lines=f"--external_plugins {_MS_SWIFT}\n--cached_dataset {{packed}}",
         page="ms-swift",
     ),
     "llama-factory": _export(
