@@ -34,7 +34,7 @@ from packer.shards.writer import (
     write_shard,
 )
 from packer.signals import raise_if_interrupted
-from packer.sources.documents import reading, value_message, wrong_values
+from packer.sources.documents import reading
 from packer.sources.read_documents import Documents
 from packer.sources.source import Watch
 from packer.token_memory import Spans, fetched_spans
@@ -71,11 +71,7 @@ class RowMaker:
 
     def read(self, pieces: NDArray[Any]) -> tuple[TokenColumns, NDArray[np.int64]]:
         """Return columns with the values of segments, an array of PIECE, in memory, and the list of each in them."""
-        table, rows = self.documents.table, _one_row(pieces)
-        columns = {} if self.row_format.index_only else {"input_ids": table.input_ids}
-        if table.labels is not None and "labels" in self.row_format.token_columns:
-            columns["labels"] = table.labels
-        columns |= {name: table.extra[name].addresses for name in self.row_format.stored_kept_tokens}
+        rows, columns = _one_row(pieces), self.documents.table.token_columns(self.row_format)
         with reading(self.documents.source.name):
             return fetched_spans(columns, rows.documents, rows.starts, rows.lengths)
 
@@ -88,14 +84,9 @@ class RowMaker:
 
     def explain(self, bad: BadTokenError, columns: TokenColumns, rows: LocatedRows, lists: NDArray[np.int64]) -> str:
         """Return a message that names the document, position and value that is not a token id."""
-        is_label = bad.column == "labels"
         document, start, length = rows.values[bad.segment].tolist()
-        found = columns[bad.column].values_at(int(lists[bad.segment]), start, length)
-        position = int(wrong_values(found, label=is_label).argmax())
-        where = self.documents.describe(document)
-        name = self.documents.source.token_column(label=is_label)
-        message = value_message(name, int(found[position]), start + position, label=is_label)
-        return f"{where}: {message}; {REMEDY}"
+        values = columns[bad.column].values_at(int(lists[bad.segment]), start, length)
+        return f"{self.documents.value_fault(document, start, values, label=bad.column == 'labels')}; {REMEDY}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -70,6 +70,7 @@ class Counts(NamedTuple):
 TokenColumns: TypeAlias = Mapping[str, TokenColumn]
 """Lists of the source with a value per token: "input_ids"; "labels", unless tokens are labels; and kept columns."""
 
+
 Values: TypeAlias = Mapping[str, NDArray[Any]]
 """Values of segments, one segment after the other, by column: shape (tokens,) each, those of kept columns as bytes."""
 
@@ -170,14 +171,35 @@ def _token_arrays(
     """Copy the values per token of some rows; return them by column, and the result of `_count_labels`."""
     max_len, align = row_format.max_len, row_format.align
     lengths, extents, ends, places = rows.lengths, rows.extents(align), rows.ends(align), rows.places(align, max_len)
-    spans = Spans(lists, rows.starts, lengths, places)
-    row_ends = np.arange(len(rows)) * max_len + ends
-    gaps = joined_ranges(
-        np.concatenate([places + lengths, row_ends]), np.concatenate([extents - lengths, max_len - ends])
-    )
-    size = len(rows) * max_len
-    columns: dict[str, NDArray[np.int32]] = {}
-    trained = None
+    row_ends, tails = np.arange(len(rows)) * max_len + ends, max_len - ends
+    gaps = joined_ranges(np.concatenate([places + lengths, row_ends]), np.concatenate([extents - lengths, tails]))
+    seq_lengths = np.insert(extents, rows.row_starts[1:], tails)  # 0 for a row that is full
+    columns = token_columns(Spans(lists, rows.starts, lengths, places), gaps, seq_lengths, source, row_format)
+    trained = count_trained(places, extents, columns["labels"]) if "labels" in columns else None
+    return [pa.FixedSizeListArray.from_arrays(as_arrow(values), max_len) for values in columns.values()], trained
+
+
+def token_columns(
+    spans: Spans,
+    gaps: NDArray[np.int64],
+    seq_lengths: NDArray[np.int64],
+    source: TokenColumns,
+    row_format: RowFormat,
+) -> dict[str, NDArray[Any]]:
+    """Copy the values per token of rows that lie end to end; return new arrays of shape (tokens,), by column.
+
+    Args:
+        spans: segments in the source, and their places in the rows.
+        gaps: places in the rows that have no token.
+        seq_lengths: extents of segments, and lengths of padding tails, in order; they sum to the places in the rows.
+        source: columns to copy from, by the names that they have in rows.
+        row_format: columns of the rows.
+
+    Raises:
+        BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
+    """
+    size = int(seq_lengths.sum())
+    columns: dict[str, NDArray[Any]] = {}
     tokens = columns[row_format.input_ids] = np.empty(size, np.int32)
     copy_checked("input_ids", source["input_ids"], spans, tokens)
     tokens[gaps] = row_format.pad_id
@@ -186,23 +208,14 @@ def _token_arrays(
         if "labels" in source:
             copy_checked("labels", source["labels"], spans, labels)
         labels[gaps] = NO_LOSS
-        labels[places] = NO_LOSS  # predicted from the document before it
-        trained = count_trained(places, extents, labels)
+        labels[spans.places] = NO_LOSS  # predicted from the document before it
     if "position_ids" in row_format.token_columns:
-        bounds = np.union1d(np.append(row_ends, size), places)  # of segments and padding tails
-        columns["position_ids"] = restart_positions(np.diff(bounds)).astype(np.int32)
-    arrays = [as_arrow(columns[name]) for name in row_format.token_columns]
+        columns["position_ids"] = restart_positions(seq_lengths).astype(np.int32)
     for name, value_type in row_format.kept_tokens.items():
-        arrays.append(tokens_at(source[name], value_type, spans, size))
-    return [pa.FixedSizeListArray.from_arrays(values, max_len) for values in arrays], trained
-
-
-def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
-    """Copy values per token, whose type has a dtype, unchanged into an Arrow array; 0 outside the spans."""
-    dtype = numpy_dtype(value_type)
-    out = np.zeros(size, dtype)
-    gather_bytes(column.addresses, spans, dtype.itemsize, out.reshape(-1).view(np.uint8))
-    return as_arrow(out)
+        dtype = numpy_dtype(value_type)
+        values = columns[name] = np.zeros(size, dtype)  # 0 in the gaps
+        gather_bytes(source[name].addresses, spans, dtype.itemsize, values.reshape(-1).view(np.uint8))
+    return columns
 
 
 def _segment_arrays(rows: LocatedRows, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:

@@ -19,7 +19,7 @@ from packer.errors import SourceError
 from packer.json_records import REASONS, FileIdentity, SourceIdentity
 from packer.progress import Progress, documents_of, silent
 from packer.sources.column_types import cast_to_common_type
-from packer.sources.documents import Batch, DocumentError, reading
+from packer.sources.documents import Batch, DocumentError, reading, value_message, wrong_values
 from packer.sources.format_reader import DecodedInput, Input
 from packer.sources.mapped_files import fetch_queued
 from packer.sources.source import Rejections, Source
@@ -54,6 +54,16 @@ class Documents:
                 return f"document {document} ({input_.place(number)})"
             number -= file.rows
         return f"document {document}"
+
+    def value_fault(self, document: int, start: int, values: NDArray[np.integer], *, label: bool) -> str:
+        """Return a message that names the first of some values of a document that is not a token id, or not a label.
+
+        `start` is the position of the first of these values in the document.
+        """
+        position = int(wrong_values(values, label=label).argmax())
+        name = self.source.token_column(label=label)
+        message = value_message(name, int(values[position]), start + position, label=label)
+        return f"{self.describe(document)}: {message}"
 
     @cached_property
     def table(self) -> TokenTable:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
+from packer.shards.row_format import RowFormat
 from packer.sources.column_types import as_plain, plain_type
 from packer.sources.documents import Columns, SourceFile, place_of_row, reading, reading_copy
 from packer.sources.list_checks import as_wide, document_error, document_lengths, wide_type, width_of
@@ -224,6 +225,13 @@ class TokenTable:
 
     extra: Mapping[str, ValueColumn]
     """Requested extra columns by name, with one value per list."""
+
+    def token_columns(self, row_format: RowFormat) -> dict[str, TokenColumn]:
+        """Return the columns that rows have their values per token from; those of an index only have labels counted."""
+        columns = {} if row_format.index_only else {"input_ids": self.input_ids}
+        if self.labels is not None and "labels" in row_format.token_columns:
+            columns["labels"] = self.labels
+        return columns | {name: self.extra[name].addresses for name in row_format.stored_kept_tokens}
 
     def lists_of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the lists in which these documents are."""

@@ -105,7 +105,7 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     first_wrong = -1
     addresses, chunks = find_values(column, spans.lists, spans.starts)
     codes = column.value_codes[chunks]
-    for code in np.flatnonzero(np.bincount(column.value_codes)).tolist():
+    for code in np.flatnonzero(np.bincount(codes)).tolist():
         found = np.where(codes == code, addresses, np.uint64(0))
         other = None if VALUE_TYPES[code] is np.int32 else np.empty(0, VALUE_TYPES[code])
         may_be_allowed = allowed if np.issubdtype(VALUE_TYPES[code], np.signedinteger) else 0
