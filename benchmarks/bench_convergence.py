@@ -75,7 +75,7 @@ class Corpus:
 def functions(max_len: int) -> list[Document]:
     """Functions of the standard library that fit a row with their end token, as bytes; copies are left out."""
     found: dict[bytes, None] = {}
-    for _, text in standard_library_texts():
+    for text in standard_library_texts():
         lines = text.splitlines(keepends=True)
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):

@@ -60,7 +60,7 @@ for number, (source, options) in enumerate(sources):
     assert "lengths_column" in options or packer.verify(out, source)
     assert "pandas" not in sys.modules, options
 from packer.cli import writing_commands as demo
-demo.standard_library_texts = lambda: [("a.py", "import this"), ("b.py", "import that")]
+demo.standard_library_texts = lambda: ["import this", "import that"]
 demo.write_corpus(__import__("pathlib").Path(sys.argv[1], "demo"))
 """
 

@@ -498,7 +498,7 @@ def test_a_report_replaces_an_earlier_report_but_no_page_of_a_user(tmp_path, con
 
 
 def test_the_demo_replaces_only_what_it_wrote_itself(tmp_path, monkeypatch):
-    texts = [(f"{number}.py", f"import this, that{number}\n" * 40) for number in range(30)]
+    texts = [f"import this, that{number}\n" * 40 for number in range(30)]
     monkeypatch.setattr(writing_commands, "standard_library_texts", lambda: iter(texts))
     names = ("tokenizer.json", "tokenizer_config.json", "config.json")
     for state in (partial(holding, dict.fromkeys(names, "{}")), partial(holding, {"notes.txt": "mine"}), complete):
@@ -509,7 +509,7 @@ def test_the_demo_replaces_only_what_it_wrote_itself(tmp_path, monkeypatch):
         assert state_of(folder) == before
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "new", tmp_path / "empty"):
-        succeeded("demo", "-o", out, "--max-len", 128)
+        assert "nothing reads" not in succeeded("demo", "-o", out, "--max-len", 128)
         (out / "stdlib.arrow").write_bytes(b"damaged")
         assert "is verified" in succeeded("demo", "-o", out, "--max-len", 128)
 

@@ -234,15 +234,14 @@ _TRAINING_FILES = 400  # more files barely change the tokenizer
 _EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-def standard_library_texts() -> Iterator[tuple[str, str]]:
-    """Yield (path in the library, text) of the Python files in this interpreter's standard library, without tests."""
+def standard_library_texts() -> Iterator[str]:
+    """Yield the Python files of this interpreter's standard library as text, without its tests."""
     library = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(library.rglob("*.py"), key=lambda path: path.as_posix().encode()):
-        name = path.relative_to(library)
-        if _EXCLUDED_FOLDERS.isdisjoint(name.parts):
+        if _EXCLUDED_FOLDERS.isdisjoint(path.relative_to(library).parts):
             text = path.read_text(encoding="utf-8", errors="replace")
             if text:
-                yield name.as_posix(), text
+                yield text
 
 
 def write_corpus(folder: Path) -> Path:
@@ -254,20 +253,20 @@ def write_corpus(folder: Path) -> Path:
     import numpy as np
     import pyarrow as pa
 
-    from packer.arrow import as_arrow, strings
+    from packer.arrow import as_arrow
     from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
-    names, texts = zip(*standard_library_texts(), strict=True)
+    texts = [*standard_library_texts()]
     tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINING_FILES)], _VOCAB_SIZE)
     end = tokenizer.token_to_id(END_OF_TEXT)
-    ids = [np.array([*encoded.ids, end], np.int32) for encoded in tokenizer.encode_batch(list(texts))]
+    ids = [np.array([*encoded.ids, end], np.int32) for encoded in tokenizer.encode_batch(texts)]
     offsets = np.cumsum([0, *map(len, ids)], dtype=np.int32)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MARK).write_text("packer demo made this folder, and replaces its files when it is run again\n")
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END_OF_TEXT}) + "\n")
     lists = pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(np.concatenate(ids)))
-    table = pa.table({"input_ids": lists, "path": strings(names)})
+    table = pa.table({"input_ids": lists})
     path = folder / "stdlib.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
