@@ -13,8 +13,7 @@ from packer.options.option import BUILT_IN_TEMPLATES
 from packer.sources.documents import DocumentError
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat
-from packer.text.rendering import Templates
-from packer.text.stand_ins import StandIns
+from packer.text.rendering import StandIns, Templates
 from packer.text.template_environment import names_read, parsed
 from packer.text.text_columns import Records
 from packer.text.text_encoder import Encoder

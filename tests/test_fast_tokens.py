@@ -12,17 +12,15 @@ import pytest
 
 import packer
 from packer.errors import SourceError
-from packer.text import fast_tokens
-from packer.text.fast_tokens import by_library
-from packer.text.load_tokenizer import open_tokenizer
-from packer.text.tokenizer import train_byte_level
-from packer.text.tokens import MarkedText, TextTokens, TokenPlaces
+from packer.text import tokens as tokens_module
+from packer.text.tokenizer import open_tokenizer, train_byte_level
+from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, by_library
 from tests.helpers.kills import Killed, kill
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 
 tokenizers = pytest.importorskip("tokenizers")
-needs_gigatoken = pytest.mark.skipif(fast_tokens.version() is None, reason="gigatoken is not installed")
+needs_gigatoken = pytest.mark.skipif(tokens_module.gigatoken_version() is None, reason="gigatoken is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +101,7 @@ def test_tokens_and_places_are_those_of_the_library(request, tokens, monkeypatch
         found = tokens.encode(marked, places=places)
         assert np.array_equal(found.ids, expected.ids)
         assert np.array_equal(found.ends, expected.ends)
-        if request.node.callspec.params["tokens"] == "qwen3" and fast_tokens.version():
+        if request.node.callspec.params["tokens"] == "qwen3" and tokens_module.gigatoken_version():
             assert found.by_gigatoken
         if places:
             assert isinstance(found.places, TokenPlaces)
@@ -197,8 +195,8 @@ def test_what_was_compared_before_is_not_compared_again(kept, tmp_path, monkeypa
         return count.by_gigatoken
 
     compared = []
-    usual = fast_tokens._compare
-    monkeypatch.setattr(fast_tokens, "_compare", lambda *given: compared.append(1) or usual(*given))
+    usual = tokens_module._compare
+    monkeypatch.setattr(tokens_module, "_compare", lambda *given: compared.append(1) or usual(*given))
     assert encoded() == 1
     if kept == "damaged":
         (path,) = cache.glob("packer/unlike-*.json")
@@ -210,11 +208,11 @@ def test_what_was_compared_before_is_not_compared_again(kept, tmp_path, monkeypa
 def test_the_first_documents_are_compared_to_their_ends(texts, tokenizer, tmp_path, monkeypatch, caplog):
     source = tmp_path / "long.jsonl"
     source.write_text(json.dumps({"text": "the quick brown fox " * 500 + "jumps"}) + "\n")
-    monkeypatch.setattr(fast_tokens, "version", lambda: "0")
+    monkeypatch.setattr(tokens_module, "gigatoken_version", lambda: "0")
     shrink(monkeypatch, fast_characters=1)
     shrink(monkeypatch, compared_documents=1 << 62)
-    monkeypatch.setattr(fast_tokens, "load", without_merge("Ġjumps"))
-    monkeypatch.setattr(fast_tokens, "hard_texts", lambda settings: ["plain"])
+    monkeypatch.setattr(tokens_module, "load", without_merge("Ġjumps"))
+    monkeypatch.setattr(tokens_module, "hard_texts", lambda settings: ["plain"])
     with pytest.raises(SourceError, match="gigatoken gives other tokens than tokenizers for a document"):
         packed(source, tokenizer, tmp_path / "found")
 
@@ -262,16 +260,16 @@ def test_a_pack_that_resumes_the_other_way_has_the_same_bytes(texts, tokenizer, 
     ways = {"gigatoken": "1", "tokenizers": "0"}
     whole = {}
     for way, switch in ways.items():
-        monkeypatch.setenv(fast_tokens.SWITCH, switch)
+        monkeypatch.setenv(tokens_module.SWITCH, switch)
         whole[way], totals = packed(texts, tokenizer, tmp_path / way)
         assert totals.documents_by_gigatoken == (4000 if way == "gigatoken" else None)
     assert whole["gigatoken"] == whole["tokenizers"]
-    monkeypatch.setenv(fast_tokens.SWITCH, ways.pop(begins_with))
+    monkeypatch.setenv(tokens_module.SWITCH, ways.pop(begins_with))
     with monkeypatch.context() as striking:
         kill(striking, r"00000-00002\.json$", after=True)
         with pytest.raises(Killed):
             packed(texts, tokenizer, tmp_path / "out")
-    monkeypatch.setenv(fast_tokens.SWITCH, *ways.values())
+    monkeypatch.setenv(tokens_module.SWITCH, *ways.values())
     found, totals = packed(texts, tokenizer, tmp_path / "out")
     assert found == whole["gigatoken"]
     assert 0 < totals.documents_by_gigatoken < 4000
@@ -287,7 +285,7 @@ def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, 
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "packer", *map(str, words), "--ranks", f"{rank}/2"],
-            env={**os.environ, fast_tokens.SWITCH: str(rank)},
+            env={**os.environ, tokens_module.SWITCH: str(rank)},
         )
         for rank in range(2)
     ]
@@ -300,17 +298,17 @@ def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, 
 @pytest.mark.parametrize("wrong", ["somewhere", "nowhere", "everywhere"])
 def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp_path, monkeypatch, wrong):
     """A merge of a planted way is another one: where that shows, packing fails, and without it begins anew."""
-    monkeypatch.setattr(fast_tokens, "version", lambda: None)
+    monkeypatch.setattr(tokens_module, "gigatoken_version", lambda: None)
     expected, _ = packed(texts, tokenizer, tmp_path / "expected")
-    monkeypatch.setattr(fast_tokens, "version", lambda: "0")
+    monkeypatch.setattr(tokens_module, "gigatoken_version", lambda: "0")
     shrink(monkeypatch, fast_characters=1, compared_documents=1, piece=1 << 15, record_block=1 << 13)
     planted = {"nowhere": "never", "somewhere": "\u0120jumps", "everywhere": "\u0120fox"}[wrong]
-    monkeypatch.setattr(fast_tokens, "load", without_merge(planted))
-    monkeypatch.setattr(fast_tokens, "hard_texts", lambda settings: ["plain"])
+    monkeypatch.setattr(tokens_module, "load", without_merge(planted))
+    monkeypatch.setattr(tokens_module, "hard_texts", lambda settings: ["plain"])
     if wrong != "nowhere":
         with pytest.raises(SourceError, match="set PACKER_GIGATOKEN=0, and repeat the command"):
             packed(texts, tokenizer, tmp_path / "found")
-        monkeypatch.setenv(fast_tokens.SWITCH, "0")
+        monkeypatch.setenv(tokens_module.SWITCH, "0")
     found, totals = packed(texts, tokenizer, tmp_path / "found")
     assert found == expected
     assert totals.documents_by_gigatoken == (4000 if wrong == "nowhere" else None)

@@ -17,8 +17,8 @@ import pytest
 import packer
 from packer.engines.ray_engine import ray_engine
 from packer.errors import PackerError, SourceError
-from packer.text.fast_tokens import SWITCH, version
 from packer.text.tokenizer import train_byte_level
+from packer.text.tokens import SWITCH, gigatoken_version
 from tests.helpers.pack import hashes, made_documents, save_arrow
 from tests.helpers.ranks import as_arrow, as_files, options_of
 
@@ -213,7 +213,7 @@ def test_a_cluster_writes_the_bytes_of_one_process_and_replaces_killed_workers(t
 def test_a_cluster_goes_on_in_a_store_whatever_dies_and_tokenizes_as_the_library_does(tmp_path, bucket, store_server):
     of_a_store = (replaces_nodes_of_a_store, goes_on_in_a_store_after_the_driver_was_killed)
     stored = {scenario.__name__: partial(scenario, bucket, store_server) for scenario in of_a_store}
-    gigatoken = {"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if version() is not None else {}
+    gigatoken = {"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if gigatoken_version() is not None else {}
     run_scenarios({**gigatoken, **stored}, tmp_path)
 
 

@@ -14,9 +14,9 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.sources.documents import DocumentError
-from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
+from packer.text.tokenizer import open_decoder, open_tokenizer
 from tests.helpers.chat_templates import EXACT, save_tokenizer, text_options
 from tests.helpers.commands import refused
 from tests.helpers.writing import write_lines

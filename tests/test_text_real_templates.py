@@ -9,7 +9,7 @@ import pytest
 
 from packer.sources.documents import DocumentError
 from packer.text import chat_template as chat_template_module
-from packer.text import fast_tokens
+from packer.text import tokens as tokens_module
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import of_transformers
@@ -103,7 +103,7 @@ def test_tokens_masks_and_exchanges_are_the_twins(shared_data, tokenizer, encode
         if encoded is None:
             assert trained is None or any(reason in refused for reason in REFUSALS), refused
             continue
-        assert encoded.counts["fast"] == (fast_tokens.version() is not None)
+        assert encoded.counts["fast"] == (tokens_module.gigatoken_version() is not None)
         assert lists(encoded.input_ids) == [ids]
         begin, *found = lists(encoded.extra["exchange_starts"])[0]
         assert begin == 0

@@ -16,7 +16,7 @@ from packer.loader.load import load
 from packer.loader.tree_nodes import nodes_of
 from packer.plain_text import count_of, html_table, render_table
 from packer.stores import AnyPath
-from packer.text.load_tokenizer import open_decoder, open_tokenizer
+from packer.text.tokenizer import open_decoder, open_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -199,14 +199,12 @@ def show(
 
 def _refuse_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> None:
     """Raise a PackerError if a tokenizer is not the one that made the tokens: the text would be another one."""
-    from packer.text.text_encoder import tokenizer_hash
     from packer.text.tokens import TextTokens
 
     text = dataset.manifest.source.text
     if text is None:  # the source had tokens, and no name of what made them
         return
-    opened = open_tokenizer(tokenizer)
-    if tokenizer_hash(opened, TextTokens(opened)) != text.tokenizer:
+    if TextTokens(open_tokenizer(tokenizer)).content_hash != text.tokenizer:
         made = dataset.manifest.options.tokenizer
         raise PackerError(
             f"{packed} was tokenized with {made}, and {tokenizer} is another tokenizer, in which its ids are other "

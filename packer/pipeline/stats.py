@@ -66,7 +66,7 @@ class ReportFile:
         """Return the function from token ids to text; None to show no text."""
         if self.path is None or self.tokenizer is None:
             return None
-        from packer.text.load_tokenizer import open_decoder
+        from packer.text.tokenizer import open_decoder
 
         return open_decoder(self.tokenizer)
 

@@ -1,20 +1,37 @@
-"""Where the messages of a chat begin and end in its rendering, and which characters are trained.
+r"""Where the messages of a chat begin and end in its rendering, and which characters are trained.
 
 If the template marks answers by {% generation %}, what is marked is trained. Otherwise, an answer begins where the
 rendering of the messages before it ends, with the generation prompt, and ends where the rendering of the messages up
 to it ends. These are the model's input and what it has to write: the token that ends its turn is trained, and so is a
-newline that the template writes after it. If the next message's role ends the turn, as in GLM, its marker is trained,
-too, and appended to a chat that ends with an answer. The text is never searched: if the whole does not begin with one
-of these renderings, the chat is refused.
+newline that the template writes after it. The text is never searched: if the whole does not begin with one of these
+renderings, the chat is refused.
+
+A generation prompt is appended after the last message on request, and parts of it always in some templates. These must
+not be taken for the end of the last turn. In
+
+    {% for message in messages %}...{% endfor %}<|im_start|>assistant\n{% if add_generation_prompt %}<think>{% endif %}
+
+the text `<|im_start|>assistant\n` follows an answer at the end, does not follow an answer before a question, and is
+part of the prompt. Short chats show that; they have the tools and arguments of the chat in question, because prompts
+depend on these (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of
+a question; if the template's syntax shows what comes after the loop over messages, that is compared, too.
+
+Most templates end an answer by a token of its own, such as `<|im_end|>`, which is a part of the answer. In others, the
+marker of the next role ends it: GLM stops at `<|user|>` and at `<|observation|>`. Such a marker is trained if the
+tokenizer or generation_config.json names it as an end. It is appended to a chat that ends with an answer.
 """
 
 from __future__ import annotations
 
+import pickle
+import re
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
-from packer.text.conversations import Chat, record_error
+from packer.text.conversations import Chat, Message, record_error
 from packer.text.message_marks import (
     RenderedChat,
     has_generation_tags,
@@ -23,13 +40,14 @@ from packer.text.message_marks import (
     split_at_marks,
     untrained_parts,
 )
-from packer.text.rendering import Templates
-from packer.text.stand_ins import StandIns
+from packer.text.rendering import StandIns, Templates
 from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED
-from packer.text.tokenizer import Tokenizer
+from packer.text.tokenizer import Tokenizer, shared_length
 from packer.text.tokens import MarkedText, Span
-from packer.text.tool_calls import ToolCalls
-from packer.text.turn_ends import GenerationPrompts, StopTokens, next_messages
+
+_MOST = 256
+_ANSWER, _QUESTION = "\U000f0afa", "\U000f0af9"  # private-use characters, which no template changes
+_WORD = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|\w+")
 
 
 class ChatTemplate:
@@ -42,7 +60,6 @@ class ChatTemplate:
         self.templates = Templates(tokenizer, source)
         self._prompts = GenerationPrompts(self.templates)
         self._stops = StopTokens(self.templates, self._prompts)
-        self._calls = ToolCalls(self.templates)
         self._stand_ins = StandIns(self.templates)
         self.stand_in: str | None = None
         """Name of the built-in template that takes the place of the tokenizer's own where both write alike."""
@@ -71,14 +88,14 @@ class ChatTemplate:
             return located._replace(counted=(*located.counted, "stood in")) if answers > 1 else located
         if not chat.messages:
             return MarkedText("", None if train_on == "all" else [], [] if exchanges else None)
-        chat, leaves_out_calls = self._calls.fit(self.templates.with_joined_parts(chat))
+        chat, leaves_out_calls = self.templates.fitted(chat)
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         firsts = chat.exchanges() if exchanges else []
-        if firsts or train_on == "assistant" or chat.masked:
+        if train_on == "all" and not firsts:
+            one = RenderedChat(chat, self.templates.render(chat))
+        else:
             ends = bool(firsts or chat.masked or chat.required) or not is_tagged
             one = render_with_ends(self.templates, chat, ends=ends)
-        else:
-            one = RenderedChat(chat, self.templates.render(chat))
         trained: list[Span] | None
         if train_on == "all":
             trained = None
@@ -138,8 +155,7 @@ class ChatTemplate:
             if not any(begin < stop and end > start for begin, end in spans):
                 raise record_error(
                     f"{chat.name_of(turn)} says that it is trained, and the chat template's generation marks leave it "
-                    "out; remove its weight, or choose another --chat-template",
-                    "invalid_chat",
+                    "out; remove its weight, or choose another --chat-template"
                 )
 
     def _answers(self, one: RenderedChat) -> list[Span]:
@@ -150,31 +166,28 @@ class ChatTemplate:
             for turn in range(chat.first, len(chat.messages))
             if turn not in chat.masked and chat.messages[turn]["role"] == "assistant"
         ]
-        if (spans := self._answers_by_ends(one, turns)) is not None:
-            return spans
-        if turns:
+        spans = [self._written_by_ends(one, turn, turn + 1) for turn in turns]
+        if None in spans:
             self._refuse_prompts(chat)
-        return [self._written(one, turn, turn + 1) for turn in turns]
+        return [span or self._written(one, turn, turn + 1) for turn, span in zip(turns, spans, strict=True)]
 
-    def _answers_by_ends(self, one: RenderedChat, turns: list[int]) -> list[Span] | None:
-        """Find answers without further renderings; None if that is not possible.
+    def _completion(self, one: RenderedChat) -> list[Span]:
+        """Find everything after the prompt that is not context only."""
+        first, last = one.chat.first, len(one.chat.messages)
+        span = self._written_by_ends(one, first, last) or self._written(one, first, last)
+        return _without([span], self._masked(one))
+
+    def _written_by_ends(self, one: RenderedChat, first: int, last: int) -> Span | None:
+        """Find messages as `_written` does, without further renderings; None if that is not possible.
 
         A template for which `ends` are known writes the same generation prompt after every message of every chat, and
         nothing after the last message without a request.
         """
-        text, ends = one.text, one.ends
-        if ends is None or 0 in turns:
+        prompt = self._prompts.of(one.chat).requested if one.ends is not None and first else None
+        if one.ends is None or prompt is None or not one.text.startswith(prompt, one.ends[first - 1]):
             return None
-        prompt = self._prompts.of(one.chat).requested
-        if prompt is None:
-            return None
-        spans = [(ends[turn - 1] + len(prompt), ends[turn]) for turn in turns]
-        is_exact = all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans)
-        return spans if is_exact else None
-
-    def _completion(self, one: RenderedChat) -> list[Span]:
-        """Find everything after the prompt that is not context only."""
-        return _without([self._written(one, one.chat.first, len(one.chat.messages))], self._masked(one))
+        start, end = one.ends[first - 1] + len(prompt), one.ends[last - 1]
+        return (start, end) if start <= end else None
 
     def _written(self, one: RenderedChat, first: int, last: int) -> Span:
         """Find messages `first` to `last` - 1, which follow the earlier messages and their generation prompt."""
@@ -228,7 +241,7 @@ class ChatTemplate:
         prompt, asked = self._prompts.of(chat), self._prompts.of(chat).requested
         if prompt.always is False and asked and before.endswith(asked) and not text.endswith(asked):
             return
-        following = (self.templates.attempt(chat, [*chat.messages, message]) for message in next_messages(chat))
+        following = (self.templates.attempt(chat, [*chat.messages, message]) for message in _next_messages(chat))
         if not any(isinstance(longer, str) and longer.startswith(text) for longer in following):
             raise self._unlocated(
                 chat,
@@ -292,3 +305,174 @@ def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
         pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
         spans = [(begin, end) for begin, end in pieces if begin < end]
     return spans
+
+
+# What the template writes where a turn ends
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationPrompt:
+    """What a template appends after the last message."""
+
+    requested: str | None
+    """What it writes after a question only on request; None if unknown."""
+    always: bool | None
+    """Whether it appends a part of the prompt without a request, too; None if unknown."""
+    next_question: str
+    """What follows the rendering of a question and an answer if another question does; "" if unknown."""
+
+
+class GenerationPrompts:
+    """Generation prompts of chat templates, found once for all chats with the same tools and arguments."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._found: dict[tuple[str, bytes, bool, bool], GenerationPrompt] = {}
+
+    def of(self, chat: Chat) -> GenerationPrompt:
+        """Return the generation prompt that a chat's template writes with the chat's tools and arguments."""
+        arguments = pickle.dumps((chat.tools, chat.kwargs)) if chat.tools or chat.kwargs else b""
+        key = (
+            self._templates.source_of(chat),
+            arguments,
+            _holds_lists(chat, "user"),
+            _holds_lists(chat, "assistant"),
+        )
+        if key not in self._found:
+            if len(self._found) >= _MOST:  # every chat may have tools of its own
+                self._found.clear()
+            self._found[key] = self._find(chat)
+        return self._found[key]
+
+    def _find(self, chat: Chat) -> GenerationPrompt:
+        question, answer = _question_for(chat, _QUESTION), _message_like(chat, "assistant", _ANSWER)
+        asked = self._render(chat, [question])
+        prompted = self._render(chat, [question], prompt=True)
+        answered = self._render(chat, [question, answer])
+        followed = self._render(chat, [question, answer, question])
+        two, three = answered.text, followed.text
+        return GenerationPrompt(
+            requested=prompted.text[shared_length(asked.text, prompted.text) :] if asked.text else None,
+            always=self._shares_tail(answered, prompted) or _shares_words(two, three, prompted.text),
+            next_question=three.removeprefix(two) if three.startswith(two) and two else "",
+        )
+
+    def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> RenderedChat:
+        """Render messages with the tools and arguments of a chat, to no text if the template refuses them."""
+        try:
+            return render_with_ends(self._templates, replace(chat, messages=messages), prompt=prompt)
+        except DocumentError:
+            return RenderedChat(chat, "")
+
+    def _shares_tail(self, answered: RenderedChat, prompted: RenderedChat) -> bool:
+        """Whether what comes after the loop over messages, if that is known, is a part of the prompt.
+
+        Where it ends with a stop token, it ends the last turn, as the beginning of the next message ends the others.
+        """
+        tail, prompt = answered.behind, prompted.behind
+        if not tail or not tail.strip() or prompt is None or tail.rstrip().endswith(self._templates.ends):
+            return False
+        return tail.strip() in prompt or bool(_words(tail) & _words(prompt))
+
+
+class StopTokens:
+    """Tokens that end answers, by a tokenizer and its chat templates."""
+
+    def __init__(self, templates: Templates, prompts: GenerationPrompts) -> None:
+        self._templates = templates
+        self._prompts = prompts
+        self._ends = templates.ends
+        self._stops = (*templates.ends, *templates.tokenizer.special_texts)
+        self._next = re.compile(rf"\s*(?:{'|'.join(map(re.escape, self._ends))})") if self._ends else None
+
+    @property
+    def ends_by_next_role(self) -> tuple[str, ...]:
+        """All tokens that end answers, if the marker of the next role does, otherwise ()."""
+        chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
+        return self._ends if "default" in self._templates.sources and self._following(chat) else ()
+
+    def train(
+        self, one: RenderedChat, trained: list[Span] | None, train_on: TrainOn, *, is_tagged: bool
+    ) -> tuple[str, list[Span] | None, int]:
+        """Extend what is trained, None for all, by the stop tokens that follow answers.
+
+        Returns (text, trained, unstopped): the chat's text with an appended stop token if it needs one, what is
+        trained, and the number of answers that end without a trained stop token. If chats are tagged, several spans
+        may be parts of one answer.
+        """
+        chat, text = one.chat, one.text
+        ends_with_answer = chat.messages[-1]["role"] == "assistant" and len(chat.messages) - 1 not in chat.masked
+        last = trained[-1][1] if trained else len(text) if trained is None else 0
+        if ends_with_answer and not text[last:].strip() and not text.rstrip().endswith(self._ends):
+            text += self._following(chat)
+        if trained is None:
+            is_last_trained = ends_with_answer and not self._prompts.of(chat).always
+            return text, None, int(is_last_trained and not text.rstrip().endswith(self._stops))
+        trained = [*trained]
+        for at, (start, end) in enumerate(trained):
+            found = self._next.match(text, end) if self._next is not None else None
+            if found is not None and not text[start:end].rstrip().endswith(self._ends):
+                trained[at] = start, found.end()
+        answers = trained if train_on == "assistant" else trained[-1:] if ends_with_answer else []
+        if is_tagged and len(answers) > sum(message["role"] == "assistant" for message in chat.messages):
+            gaps = [text[end:start] for (_, end), (start, _) in pairwise(answers)]
+            is_last = [*(any(stop in gap for stop in self._stops) for gap in gaps), True]
+            answers = [span for span, ends in zip(answers, is_last, strict=True) if ends]
+        unstopped = sum(not text[start:end].rstrip().endswith(self._stops) for start, end in answers)
+        return text, trained, unstopped
+
+    def _following(self, chat: Chat) -> str:
+        """Return the stop token with which another message would begin after the last answer; "" if none would."""
+        if self._next is None:
+            return ""
+        if chat.messages[-1].get("tool_calls"):
+            messages = [*chat.messages, _next_messages(chat)[-1]]
+            texts = [self._templates.attempt(chat, some) for some in (chat.messages, messages)]
+            before, after = (text if isinstance(text, str) else "" for text in texts)
+            following = after.removeprefix(before) if after.startswith(before) else ""
+        else:
+            following = self._prompts.of(chat).next_question
+        found = self._next.match(following)
+        return "" if found is None else found[0]
+
+
+def _next_messages(chat: Chat) -> list[Message]:
+    """Return what may follow a chat: a question and, if its last message calls tools, the result of the first call."""
+    question, calls = _question_for(chat), chat.messages[-1].get("tool_calls")
+    if not calls:
+        return [question]
+    return [question, {"role": "tool", "content": "?", "name": "?", "tool_call_id": calls[0].get("id", "?")}]
+
+
+def _question_for(chat: Chat, content: str = "?") -> Message:
+    """Make a user's message whose content is text or a list of parts, as in the chat."""
+    return _message_like(chat, "user", content)
+
+
+def _message_like(chat: Chat, role: str, content: str) -> Message:
+    listed = [{"type": "text", "text": content}]
+    return {"role": role, "content": listed if _holds_lists(chat, role) else content}
+
+
+def _holds_lists(chat: Chat, role: str) -> bool:
+    """Whether the contents of a role are lists of parts; of all roles, if it has no messages."""
+    contents = [message.get("content") for message in chat.messages if message["role"] == role]
+    contents = contents or [message.get("content") for message in chat.messages]
+    return any(isinstance(content, list) for content in contents)
+
+
+def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
+    """Whether something that is in the prompt comes after the last answer, and not before another question.
+
+    None if the template refuses one of these renderings, or leaves out contents.
+    """
+    if _ANSWER not in answered or _ANSWER not in followed or _QUESTION not in prompted:
+        return None
+    between, _, _ = followed.rpartition(_ANSWER)[2].partition(_QUESTION)
+    last = _words(answered.rpartition(_ANSWER)[2]) - _words(between)
+    return bool(last & _words(prompted.rpartition(_QUESTION)[2]))
+
+
+def _words(text: str) -> set[str]:
+    """Special tokens and words: "<|im_end|>[/INST] Assistant:" holds <|im_end|>, [/INST] and Assistant."""
+    return set(_WORD.findall(text))

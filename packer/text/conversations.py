@@ -1,7 +1,7 @@
 """Records to conversations: messages and whether they are trained, system prompt, tools and template arguments.
 
-Messages of ShareGPT become those of OpenAI. Messages and parts of their contents may have fields that say whether they
-are trained (`packer/text/training_marks.py`). Otherwise, --train-on decides.
+Messages of ShareGPT become those of OpenAI. Messages, parts of their contents and spans of characters may have marks
+that say whether they are trained. Otherwise, --train-on decides.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from packer.json_records import Reason
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
 from packer.sources.meanings import (
     CALLS,
-    DESIRABLE,
-    HISTORY,
-    OF_PROMPTS,
+    FIELDS,
+    MARKS,
     REASONING,
     ROLE_NAMES,
     SHAREGPT_ROLES,
+    SPANS,
     SYSTEMS,
     TEMPLATE_KWARGS,
     TOOLS,
+    Place,
     names,
     refusal,
 )
-from packer.text.text_columns import Records
-from packer.text.training_marks import marked_messages
 
 Message = dict[str, Any]
 
@@ -40,7 +39,20 @@ _ASKED, _ANSWERED = names("message", "prompt", "completion")
 _ASKING = {"system", "developer", "user"}
 
 
-def record_error(message: str, reason: Reason) -> DocumentError:
+Said: TypeAlias = tuple[bool | None, str]
+"""Whether marks say that something is trained, None if there are none; and the marks in words, for errors."""
+
+UNTRAINED, END_UNTRAINED = "\U000f5af8", "\U000f5af9"
+"""Private-use characters around text that is not trained, in copies of messages."""
+
+_INVERSE = {field.name for fields in FIELDS.values() for field in fields if field.means == "untrained"}
+_READ = {SPANS, REASONING[0], *MARKS["message"]}
+"""Fields of a message, other than its content, that may say what is trained."""
+_NO_TEXT = {"name", SPANS, *names("message", "role"), *MARKS["message"]}
+"""Fields of a message that are not part of its content."""
+
+
+def record_error(message: str, reason: Reason = "invalid_chat") -> DocumentError:
     """Return the error for a record. Its number is added where records are counted."""
     return DocumentError(0, message, reason=reason)
 
@@ -104,7 +116,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     contradicts `train_on`.
     """
     parts = [messages_of(record[column], column) for column in columns]
-    masked, required, partly = marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
+    masked, required, partly = _marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
     system = _system_message(parts, record)
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
@@ -120,68 +132,6 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     )
 
 
-def with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any]:
-    """Return a record of a prompt and a completion, or answers, in which these strings are lists of messages.
-
-    Questions and answers in the column `history` come before the prompt.
-    """
-    prompt = records.columns[0] if records.kind == "prompt+completion" else str(records.prompt_column)
-    earlier = [
-        {"role": role, "content": content}
-        for turn in history_of(record.get(HISTORY))
-        for role, content in zip(("user", "assistant"), turn, strict=True)
-    ]
-    question = {"role": "user", "content": "\n\n".join(prompt_texts(record, prompt, records.input_column))}
-    answers = {
-        column: [{"role": "assistant", "content": text_of(record[column], f"'{column}'")}]
-        for column in records.columns
-        if column != prompt
-    }
-    return {**record, **answers, prompt: [*earlier, question]}
-
-
-def prompt_texts(record: Mapping[str, Any], prompt: str, input_column: str | None) -> list[str]:
-    """Return the parts of a prompt that are not empty: in the Alpaca format, the instruction and its input."""
-    texts = [text_of(record[prompt], f"'{prompt}'")]
-    if input_column is not None and record[input_column] is not None:
-        texts.append(text_of(record[input_column], f"'{input_column}'"))
-    return [text for text in texts if text]
-
-
-def history_of(value: Any) -> list[list[str]]:
-    """Return the earlier turns of a record, each a question and its answer; null means that there are none."""
-    for turn in value if isinstance(value, list) else [value] if value else []:
-        if not isinstance(turn, list) or len(turn) != 2:
-            raise record_error(
-                f"'{HISTORY}' is no list of questions with answers: [[question, answer], ...]", "wrong_type"
-            )
-        for text in turn:
-            text_of(text, f"a text in '{HISTORY}'")
-    return value or []
-
-
-def refuse_without_template(record: Mapping[str, Any]) -> None:
-    """Raise a DocumentError if a record has a system prompt or earlier turns, which text has no place for."""
-    for column in OF_PROMPTS:
-        if record.get(column):
-            raise record_error(
-                f"'{column}' belongs to the prompt, and only a chat template can write it: choose one by "
-                "--chat-template, or remove the column",
-                "invalid_chat",
-            )
-
-
-def refuse_undesirable(record: Mapping[str, Any], columns: Sequence[str]) -> None:
-    """Raise a DocumentError if a record, whose text is in these columns, says that its answer is a bad example."""
-    for name in DESIRABLE:
-        if name not in columns and str(record.get(name)).lower() == "false":
-            raise record_error(
-                f"'{name}' is false, which marks a rejected answer, as for KTO, that would be trained: filter for rows "
-                "where it is true, or rename the column if it says something else",
-                "invalid_value",
-            )
-
-
 def _system_message(parts: Sequence[Sequence[Message]], record: Mapping[str, Any]) -> list[Message]:
     """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none."""
     first = next(chain.from_iterable(parts), None)
@@ -190,13 +140,12 @@ def _system_message(parts: Sequence[Sequence[Message]], record: Mapping[str, Any
         return []
     system = text_of(record[column], f"'{column}'")
     if others and record[others[0]] != system:
-        raise record_error(f"'{column}' and '{others[0]}' hold two system prompts; keep one of them", "invalid_chat")
+        raise record_error(f"'{column}' and '{others[0]}' hold two system prompts; keep one of them")
     if first["role"] != "system":
         return [{"role": "system", "content": system}]
     if first.get("content") != system:
         raise record_error(
-            f"the conversation begins with a system message, and '{column}' holds another; keep one of them",
-            "invalid_chat",
+            f"the conversation begins with a system message, and '{column}' holds another; keep one of them"
         )
     return []
 
@@ -253,17 +202,17 @@ def _message(message: Any, where: str) -> Message:
     # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
     message = {key: value for key, value in message.items() if value is not None}
     if (refused := refusal("message", message)) is not None:
-        raise record_error(f"{where}: {refused}", "invalid_chat")
+        raise record_error(f"{where}: {refused}")
     if "role" in message:
         role, known = message["role"], ROLE_NAMES
     elif "from" in message:
         role, known = message.pop("from"), SHAREGPT_ROLES
     else:
         found = ", ".join(message) or "none"
-        raise record_error(f"{where} has no 'role' (found: {found})", "invalid_chat")
+        raise record_error(f"{where} has no 'role' (found: {found})")
     if not isinstance(role, str) or role not in known:
         among = f"which is none of {', '.join(known)}"
-        raise record_error(f"{where} has the role {role!r}, {among}", "invalid_chat")
+        raise record_error(f"{where} has the role {role!r}, {among}")
     if "value" in message and "content" not in message:
         message["content"] = message.pop("value")
     if role == "function_call" and isinstance(message.get("content"), str):
@@ -302,12 +251,9 @@ def _check_part(part: Any, where: str) -> None:
     """Raise a DocumentError unless a part of a message's content is text: {"type": "text", "text": "..."}."""
     kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
     if kind != "text" or not isinstance(part, dict):
-        raise record_error(
-            f"{where} has the type {str(kind)[:20]!r}, and only text can be packed; {IMAGES_PAGE}",
-            "invalid_chat",
-        )
+        raise record_error(f"{where} has the type {str(kind)[:20]!r}, and only text can be packed; {IMAGES_PAGE}")
     if (refused := refusal("part", part)) is not None:
-        raise record_error(f"{where}: {refused}", "invalid_chat")
+        raise record_error(f"{where}: {refused}")
     text_of(part.get("text"), f"the text of {where}")
 
 
@@ -328,7 +274,7 @@ def plain(value: Any, where: str) -> Any:
     try:
         return _plain(value)
     except RecursionError:
-        raise record_error(f"{where} has hundreds of lists or objects within each other", "invalid_chat") from None
+        raise record_error(f"{where} has hundreds of lists or objects within each other") from None
 
 
 def _plain(value: Any) -> Any:
@@ -343,9 +289,7 @@ def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
     """Return the `tool_calls` of a message of the role function_call, whose content is JSON of one call or a list."""
     calls = _listed_calls(text, f"{where} is a function_call, and its content")
     if not calls or not all(isinstance(call.get("name"), str) for call in calls):
-        raise record_error(
-            f"{where} is a function_call, and its content names no function: write name and arguments", "invalid_chat"
-        )
+        raise record_error(f"{where} is a function_call, and its content names no function: write name and arguments")
     return [
         {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
         for call in calls
@@ -357,7 +301,7 @@ def _listed_calls(value: Any, where: str) -> list[dict[str, Any]]:
     calls = from_json(value, where) or []
     calls = [from_json(call, where) for call in (calls if isinstance(calls, list) else [calls])]
     if not all(isinstance(call, dict) for call in calls):
-        raise record_error(f"{where} names no functions: write an object for each call", "invalid_chat")
+        raise record_error(f"{where} names no functions: write an object for each call")
     return calls
 
 
@@ -366,7 +310,7 @@ def from_json(value: Any, where: str) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
-        raise record_error(f"{where} is not valid JSON: {error}", "invalid_chat") from None
+        raise record_error(f"{where} is not valid JSON: {error}") from None
 
 
 def tools_of(value: Any) -> list[Any] | None:
@@ -375,3 +319,103 @@ def tools_of(value: Any) -> list[Any] | None:
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise _wrong_type(f"'{TOOLS}'", tools, "a list of objects is expected")
     return plain(tools, f"'{TOOLS}'") or None
+
+
+# Marks
+
+
+def _marked_messages(
+    columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], train_on: TrainOn, shared: int
+) -> tuple[list[int], list[int], dict[int, dict[str, Any]]]:
+    """Return (masked, required, partly): what messages say about their training, given the columns that hold them.
+
+    These are the numbers of messages that are context only, and of messages that say that they or parts of them are
+    trained; and copies of messages with `UNTRAINED` and `END_UNTRAINED` around parts that are not trained. Messages are
+    counted through all columns; the first `shared` ones belong to the prompt.
+
+    Marks that are wrong or contradict each other or `train_on`, and a trained answer that is empty, are errors.
+    """
+    masked, required, partly = list[int](), list[int](), dict[int, dict[str, Any]]()
+    places = [(column, at, message) for column, messages in columns for at, message in enumerate(messages)]
+    for number, (column, at, message) in enumerate(places):
+        in_prompt, trained = len(columns) > 1 and column == columns[0][0], None
+        if not (_READ.isdisjoint(message) and isinstance(message.get("content"), str)):
+            where = f"'{column}' message {at}"
+            trained, words = _said_by(message, "message", where)
+            copy, of_parts = _with_marks(message, where)
+            for said, its_words in [(trained, words), *of_parts]:
+                if said and trained is False:
+                    raise record_error(f"{words}, and {its_words}; leave one of them out")
+                _check_train_on(said, its_words, message["role"], train_on, in_prompt=in_prompt)
+            if trained is not None or any(said for said, _ in of_parts):
+                (masked if trained is False else required).append(number)
+            if trained is not False and not all(said for said, _ in of_parts):
+                partly[number] = copy
+        # an answer with nothing that a template could write, not even tool calls
+        is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
+        is_context = in_prompt or number < shared or trained is False or message["role"] != "assistant"
+        if is_empty and not is_context:
+            what = "is an answer without content: null would be trained as an empty answer; remove it, write ''"
+            raise record_error(f"'{column}' message {at} {what}, or set its weight to 0", "missing_value")
+    return masked, required, partly
+
+
+def _check_train_on(said: bool | None, words: str, role: str, train_on: TrainOn, *, in_prompt: bool) -> None:
+    """Raise a DocumentError if a mark contradicts `train_on`."""
+    if said is False and train_on == "all":
+        raise record_error(f"{words}, and --train-on all trains every message: leave --train-on out, or remove that")
+    untrained = in_prompt or (train_on in ("assistant", "each-answer") and role != "assistant")
+    if said and untrained and train_on != "all":
+        which = "a message of the prompt" if in_prompt else f"a message of the role {role}"
+        raise record_error(f"{words}, and --train-on {train_on} does not train {which}; remove that")
+
+
+def _said_by(owner: Mapping[str, Any], place: Place, where: str) -> Said:
+    """Return what the marks of a message or a part say."""
+    found = {name: owner[name] for name in MARKS[place] if owner.get(name) is not None}
+    for name, value in found.items():
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise record_error(f"{where} has {name} {str(value)[:40]!r}, where 0 or 1, or false or true, is expected")
+    words = f"{where} has {' and '.join(f'{name} {json.dumps(value)}' for name, value in found.items())}"
+    said = {bool(value) != (name in _INVERSE) for name, value in found.items()}
+    if len(said) > 1:
+        raise record_error(f"{words}; leave one of them out")
+    return next(iter(said), None), words
+
+
+def _with_marks(message: dict[str, Any], where: str) -> tuple[dict[str, Any], list[Said]]:
+    """Return a copy of a message with marks around parts that are not trained, and what the parts say."""
+    copy, said = message, list[Said]()
+    for name in ("content", REASONING[0]):
+        value = message.get(name)
+        parts = _parts_of_spans(message, where) if name == "content" and SPANS in message else value
+        if isinstance(parts, list):
+            said += (each := [_said_by(part, "part", f"part {at} of {where}") for at, part in enumerate(parts)])
+            marked = [
+                {**part, "text": f"{UNTRAINED}{part['text']}{END_UNTRAINED}" if trained is False else part["text"]}
+                for (trained, _), part in zip(each, parts, strict=True)
+            ]
+            copy = {**copy, name: marked if parts is value else "".join(part["text"] for part in marked)}
+    return copy, [one for one in said if one[0] is not None]
+
+
+def _parts_of_spans(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return the content of a message as parts with marks; what is in none of its spans is not trained."""
+    content, spans = message.get("content"), message[SPANS]
+    if not (isinstance(content, str) and isinstance(spans, list) and spans):
+        raise record_error(
+            f"{where} has {SPANS} {str(spans)[:40]!r}, where spans of a content that is a string are expected"
+        )
+    parts, done = list[dict[str, Any]](), 0
+    for at, span in enumerate(spans):
+        begin: Any = span.get("begin_offset") if isinstance(span, dict) else None
+        end: Any = span.get("end_offset") if isinstance(span, dict) else None
+        is_place = type(begin) is type(end) is int and done <= begin <= end < len(content)
+        if not is_place or _said_by(span, "part", where)[0] is None:
+            raise record_error(
+                f"span {at} of {SPANS} in {where} is {str(span)[:80]}, where a mark such as train is expected, and "
+                f"begin_offset and end_offset, its last character, from {done} to {len(content) - 1}"
+            )
+        parts += [{"text": content[done:begin], MARKS["part"][0]: 0}, {**span, "text": content[begin : end + 1]}]
+        done = end + 1
+    return [part for part in [*parts, {"text": content[done:], MARKS["part"][0]: 0}] if part["text"]]

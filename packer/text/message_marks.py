@@ -28,19 +28,18 @@ from jinja2 import Template, TemplateError, nodes
 
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
-from packer.text.conversations import Chat, record_error
+from packer.text.conversations import END_UNTRAINED, UNTRAINED, Chat, record_error
 from packer.text.rendering import Templates
 from packer.text.template_environment import (
     BEGIN_GENERATED,
     END_GENERATED,
-    Progress,
+    LoopProgress,
     WatchedMessages,
     compiled_tree,
     parsed,
     text_node,
     watch_loop,
 )
-from packer.text.training_marks import END_UNTRAINED, UNTRAINED
 
 # private-use characters; all marks begin with the same three bytes in UTF-8
 _START, _END = "\U000f5afb", "\U000f5afd"
@@ -79,7 +78,7 @@ def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, 
     tags, in_place = _count_tags(source)
     is_tagged = 0 < tags == in_place  # so that nothing in the template reads what they enclose
     copy, is_exact = _with_end_marks(source, marked=is_tagged) if ends else (None, False)
-    progress, marked = Progress(), None
+    progress, marked = LoopProgress(), None
     if copy is not None:
         messages = WatchedMessages(chat.messages, progress)
         marked = templates.attempt(chat, messages, prompt=prompt, template=copy)
@@ -130,7 +129,7 @@ def _is_default(node: nodes.Node) -> bool:
     return isinstance(node, nodes.If) and node.test == missing and not (node.elif_ or node.else_)
 
 
-def _places(marked: str, progress: Progress, count: int) -> tuple[list[int] | None, str | None]:
+def _places(marked: str, progress: LoopProgress, count: int) -> tuple[list[int] | None, str | None]:
     """Return where the messages end in a text, if that is known, and what comes after the last one."""
     head, _, body = marked.rpartition(_START)
     *pieces, behind = body.split(_END)

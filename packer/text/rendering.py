@@ -1,20 +1,32 @@
-"""Messages to text, by a tokenizer's chat template."""
+"""Messages to text, by a tokenizer's chat template; and the built-in templates that may take its place.
+
+Templates take parts of contents and calls of tools in different forms, which short chats show. Arguments of calls are
+an object or, as OpenAI writes them, a string of JSON. Some templates take both, others only one of them: they raise an
+error for the other, or write it as escaped JSON or in Python's notation.
+
+A template that rewrites earlier answers, as Qwen3's does, does not show what was written in chats of several. A
+built-in one may take its place only if both agree on chats with one answer, and on what the model is given to answer.
+This depends on the arguments of a chat (`enable_thinking`), and on whether it has tools, calls or thoughts. So short
+chats of the same kind are compared, once for all chats of a kind.
+"""
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Template, TemplateError
 
 from packer.errors import OtherSourceError, PackerError, shortage
 from packer.options.option import BUILT_IN_TEMPLATES
 from packer.signals import raise_if_interrupted
-from packer.sources.meanings import TEMPLATE_KWARGS, TOOLS
+from packer.sources.meanings import CALLS, REASONING, TEMPLATE_KWARGS, TOOLS
 from packer.text.built_in_templates import built_in
-from packer.text.conversations import Chat, Message, record_error
+from packer.text.conversations import Chat, Message, from_json, record_error
 from packer.text.template_environment import compiled, names_read
 from packer.text.tokenizer import Tokenizer
 
@@ -27,6 +39,32 @@ _DATE = datetime(2024, 7, 26)
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
 _NOT_FOR_TEMPLATES = ("continue_final_message", "return_assistant_tokens_mask", "sanitize_control_tokens")
 _NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
+
+# a tool and the arguments of its call, of which a short chat shows how a template writes them
+_LOOK = [{"type": "function", "function": {"name": "look", "description": "?", "parameters": {"type": "object"}}}]
+_LOOK_AT = {"city_of": "Cologne"}
+
+# messages and tools of short chats on which built-in templates are compared with others
+_SYSTEM: Message = {"role": "system", "content": "Be brief. "}
+_QUESTION: Message = {"role": "user", "content": " What is\n 2 + 2? "}
+_ANSWER: Message = {"role": "assistant", "content": "\n4, of course. "}
+_CALL: Message = {"id": "call00001", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+_CALLS: Message = {**_ANSWER, "tool_calls": [_CALL, {**_CALL, "function": {"name": "add", "arguments": '{"a": 2}'}}]}
+_RESULT: Message = {"role": "tool", "content": "4", "name": "add", "tool_call_id": "call00001"}
+_PARAMETERS = {"type": "object", "properties": {"a": {"type": ["integer", "null"]}}, "required": ["a"]}
+_ADD = {"name": "add", "description": "Addition, naïve.", "parameters": _PARAMETERS, "strict": True}
+_TOOLS = [{"type": "function", "function": function} for function in (_ADD, {**_ADD, "name": "sum"})]
+
+_MOST = 256
+"""Number of kinds of chats of which results are kept: every chat may have arguments of its own."""
+
+
+class _CallNeeds(NamedTuple):
+    """What a chat template needs to write calls."""
+
+    arguments: type | None  # dict or str; None if it takes both, or neither
+    content: bool  # beside calls, if only an empty one
+    writes_neither: bool
 
 
 class Templates:
@@ -53,6 +91,7 @@ class Templates:
         self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
         self._takes_parts: dict[tuple[str, str], bool] = {}
+        self._call_needs: dict[bool, _CallNeeds] = {}  # of chats with tools, and without
 
     def source_of(self, chat: Chat) -> str:
         """Return the template for a chat: `tool_use` for tools, if it exists. Raises a DocumentError if none fits."""
@@ -64,6 +103,18 @@ class Templates:
                 "template_error",
             )
         return self.sources[wanted]
+
+    def fitted(self, chat: Chat) -> tuple[Chat, bool]:
+        """Return a chat with contents and calls as its template takes them, and whether it leaves out some calls."""
+        chat = self.with_joined_parts(chat)
+        if all(CALLS not in message and "content" in message for message in chat.messages):
+            return chat, False
+        has_tools = bool(chat.tools)
+        needs = self._call_needs[has_tools] = self._call_needs.get(has_tools) or self._find_call_needs(has_tools)
+        messages = [_fitted(message, needs, chat.name_of(at)) for at, message in enumerate(chat.messages)]
+        partly = {at: _fitted(message, needs, chat.name_of(at)) for at, message in chat.partly.items()}
+        leaves_out = needs.writes_neither and any(message.get(CALLS) for message in messages)
+        return replace(chat, messages=messages, partly=partly), leaves_out
 
     def with_joined_parts(self, chat: Chat) -> Chat:
         """Join the parts of contents where the template takes text only: ["What is", " 2?"] is "What is 2?".
@@ -115,6 +166,22 @@ class Templates:
         given = [*_arguments(chat), *([TOOLS] if chat.tools is not None else [])]
         return [name for name in given if name not in names_read(self.source_of(chat))]
 
+    def _find_call_needs(self, has_tools: bool) -> _CallNeeds:
+        """Find out by short chats how templates take calls."""
+        tools = _LOOK if has_tools else None
+        texts, content = [], {"content": ""}
+        for arguments, beside in ((_LOOK_AT, content), (json.dumps(_LOOK_AT), content), (_LOOK_AT, {})):
+            call = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": arguments}}
+            chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", **beside, CALLS: [call]}], tools=tools)
+            text = self.attempt(chat, chat.messages)
+            texts.append(text if isinstance(text, str) else None)
+        escaped, python = '\\"city_of', str(_LOOK_AT)
+        objects, strings = (
+            text is not None and "Cologne" in text and escaped not in text and python not in text for text in texts[:2]
+        )
+        kind = None if objects == strings else dict if objects else str
+        return _CallNeeds(kind, texts[2] is None, not (objects or strings) and None not in texts[:2])
+
     def render(self, chat: Chat, count: int | None = None, *, prompt: bool = False, marked: bool = False) -> str:
         """Render the first `count` messages of a chat, by default all, or raise a DocumentError.
 
@@ -156,6 +223,28 @@ class Templates:
             if shortage(error) is not None:
                 raise
             return error
+
+
+def _fitted(message: Message, needs: _CallNeeds, where: str) -> Message:
+    if needs.content and "content" not in message:
+        message = {**message, "content": ""}
+    if CALLS in message:
+        message = {**message, CALLS: [_fitted_call(call, needs, where) for call in message[CALLS]]}
+    return message
+
+
+def _fitted_call(call: dict[str, Any], needs: _CallNeeds, where: str) -> dict[str, Any]:
+    """Return a call with arguments in the form that a template needs; none, null and "" are an empty object."""
+    if isinstance(call.get("function"), dict):
+        return {**call, "function": _fitted_call(call["function"], needs, where)}
+    arguments = call.get("arguments") or {}
+    if needs.arguments is dict and isinstance(arguments, str):
+        arguments = from_json(arguments, f"'arguments' of a call in {where}")
+        if not isinstance(arguments, dict):
+            raise record_error(f"'arguments' of a call in {where} is no object: {arguments!r:.60}")
+    elif needs.arguments is str and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {**call, "arguments": arguments} if "name" in call else call
 
 
 def _strftime_now(format: str) -> str:  # templates may name the argument
@@ -205,3 +294,77 @@ def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
                 "tokenizer_config.json); fix it, or give another by --chat-template FILE"
             )
     return dict(by_name)
+
+
+class StandIns:
+    """The built-in templates that may take the place of `own` ones."""
+
+    def __init__(self, own: Templates) -> None:
+        self._own = own
+        self._names = fitting(own.tokenizer)
+        sources = [*own.sources.values(), *(built_in(name).source for name in self._names)]
+        self._read = frozenset().union(*map(names_read, sources))
+        self._found: dict[bytes, tuple[str | None, bool]] = {}
+
+    def of(self, chat: Chat) -> str | None:
+        """Return the built-in template that takes the place of one that rewrites earlier answers.
+
+        Returns None if the template does not rewrite answers, is one of several, or no built-in one writes alike.
+        """
+        name, rewrites = self._likeness(chat)
+        return name if rewrites and self._own.sources.keys() == {"default"} else None
+
+    def choice(self, chat: Chat) -> str:
+        """Return the remedy if the template is unsuitable for a chat; it names a built-in one that writes alike."""
+        name, _ = self._likeness(chat)
+        if name is not None:
+            return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
+        if not self._names:
+            return choice_of(self._own.tokenizer)
+        return f"choose a template by --chat-template (a file, or {', '.join(self._names)}, which render it otherwise)"
+
+    def _likeness(self, chat: Chat) -> tuple[str | None, bool]:
+        """Return the built-in template that writes alike, and whether the own one rewrites earlier answers."""
+        arguments = {name: value for name, value in chat.kwargs.items() if name in self._read}
+        thought = max((_thought_of(message) for message in chat.messages), default="")
+        calls = any("tool_calls" in message or message["role"] == "tool" for message in chat.messages)
+        key = pickle.dumps((arguments, chat.tools is None, thought, calls))
+        if key not in self._found:
+            if len(self._found) >= _MOST:
+                self._found.clear()
+            short = Chat([], tools=None if chat.tools is None else _TOOLS, kwargs=arguments)
+            self._found[key] = self._compare(short, thought, calls=calls or chat.tools is not None)
+        return self._found[key]
+
+    def _compare(self, chat: Chat, thought: str, *, calls: bool) -> tuple[str | None, bool]:
+        """Compare answers, with the thought if there is one and with calls on request, given tools and arguments."""
+        if "default" not in self._own.sources:
+            return None, False
+        ends: list[list[Message]] = [[], [_ANSWER]]
+        if thought:
+            content = f"<think>\n{thought}\n</think>\n\n4"
+            ends += [[{**_ANSWER, "reasoning_content": thought}], [{**_ANSWER, "content": content}]]
+        if calls:
+            ends += [[_CALLS], [_RESULT, _RESULT, _ANSWER]]
+        once, twice = (self._own.attempt(chat, [_QUESTION, _ANSWER] * times) for times in (1, 2))
+        rewrites = isinstance(twice, str) and not (isinstance(once, str) and twice.startswith(once))
+        return next((name for name in self._names if self._agree(name, chat, ends)), None), rewrites
+
+    def _agree(self, name: str, chat: Chat, ends: list[list[Message]]) -> bool:
+        """Whether a built-in template and the own one write the same: chats with these ends, or prompts without one."""
+        template = compiled(built_in(name).source)
+        return all(
+            self._own.attempt(chat, [*before, *end], prompt=not end)
+            == self._own.attempt(chat, [*before, *end], prompt=not end, template=template)
+            for before in ([_QUESTION], [_SYSTEM, _QUESTION])
+            for end in ends
+        )
+
+
+def _thought_of(message: Message) -> str:
+    """Return a thought to compare with, an empty one if the message has one; "" if it has none."""
+    content = str(message.get("content"))
+    found = [content.partition("</think>")[0].rpartition("<think>")[2]] if "</think>" in content else []
+    if len(message) > 2:  # most have a role and a content only
+        found += [message[name] for name in REASONING if name in message]
+    return "" if not found else "Two and two." if any(str(text).strip() for text in found) else "\n"

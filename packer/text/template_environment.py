@@ -95,7 +95,7 @@ def _compiling() -> Iterator[None]:
         raise TemplateError(f"{reason} ({error})") from None
 
 
-class Progress:
+class LoopProgress:
     """How far a template has come with the messages of a chat, which `WatchedMessages` note."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Progress:
 class WatchedMessages(Sequence[Any]):
     """Messages of a chat, or all but the first ones. Templates may use names without underscores."""
 
-    def __init__(self, messages: list[Any], progress: Progress, left_out: int = 0) -> None:
+    def __init__(self, messages: list[Any], progress: LoopProgress, left_out: int = 0) -> None:
         self._messages, self._progress, self._left_out = messages, progress, left_out
 
     def __iter__(self) -> Iterator[Any]:
@@ -146,7 +146,7 @@ class WatchedMessages(Sequence[Any]):
 class _Rendering(Context):
     """Holds the progress of the loop over messages."""
 
-    progress: Progress | None = None
+    progress: LoopProgress | None = None
 
 
 @pass_context

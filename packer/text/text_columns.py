@@ -1,7 +1,11 @@
-"""Columns that hold the text: a text, a prompt and its completion, a conversation, or a preference pair."""
+"""Columns that hold the text: a text, a prompt and its completion, a conversation, or a preference pair.
+
+If none is known by its name, advice says which columns to name, by what the first records hold.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -13,8 +17,19 @@ from packer.errors import OtherSourceError, PackerError
 from packer.options.option import TrainOn
 from packer.sources.column_types import is_json, python_values
 from packer.sources.documents import DocumentError
-from packer.sources.meanings import DESIRABLE, HISTORY, JOINED, OF_CHATS, OTHER_PROMPTS, PLACEHOLDERS, PROMPTS, names
-from packer.text.column_advice import JSON, advice, holds_messages, is_chat
+from packer.sources.meanings import (
+    DESIRABLE,
+    HISTORY,
+    JOINED,
+    OF_CHATS,
+    OF_PROMPTS,
+    OTHER_PROMPTS,
+    PLACEHOLDERS,
+    PROMPTS,
+    ROLE_NAMES,
+    SHAREGPT_ROLES,
+    names,
+)
 
 RecordKind = Literal["text", "prompt+completion", "chat", "pair"]
 
@@ -25,6 +40,12 @@ TRAIN_ON: dict[RecordKind, tuple[TrainOn, ...]] = {
     "pair": ("completion", "assistant"),
 }
 """Values of `train_on` for each kind of document; the first is the default."""
+
+JSON = ":json"
+"""Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""
+
+_ROLES = {*ROLE_NAMES, *SHAREGPT_ROLES, "prompter"}  # the last one of OASST
+_ROLE, _CONTENT = ({*names("message", means)} for means in ("role", "content"))
 
 _NAMED = "name them by --text-column PROMPT,CHOSEN,REJECTED, or without a prompt that both answers begin with"
 
@@ -51,7 +72,7 @@ class Records:
     """Columns that exist beside these and go to the chat template, such as `tools`, or say whether to train at all."""
     media_columns: tuple[str, ...] = ()
     """Those of `PLACEHOLDERS` that exist; they are not read."""
-    json: tuple[str, ...] = ()
+    json_columns: tuple[str, ...] = ()
     """Columns of strings that hold lists of messages as JSON."""
     conversational: bool = False
     """Whether the columns hold lists of messages rather than strings, or strings that become messages."""
@@ -86,7 +107,7 @@ def recognize(
     several of these exist, or a column holds neither strings nor lists of messages; `first_records` are read for what
     it advises, unless there is a first record.
     """
-    shapes, json = _shapes_and_json(fields, name, text_column)
+    shapes, json_columns = _shapes_and_json(fields, name, text_column)
     read = first_records if isinstance(fields, pa.Schema) else lambda: [fields]
     columns = (
         _known_columns(shapes, name, read) if text_column is None else _named_columns(shapes, name, text_column, read)
@@ -112,7 +133,7 @@ def recognize(
     return Records(
         kind="prompt+completion" if len(columns) == 2 else "chat" if conversational else "text",
         columns=columns,
-        json=json,
+        json_columns=json_columns,
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
@@ -144,7 +165,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
     PackerError is raised if a column is missing or the columns hold different kinds, an OtherSourceError if the pairs
     are tokens already.
     """
-    shapes, json = _shapes_and_json(fields, name, text_column)
+    shapes, json_columns = _shapes_and_json(fields, name, text_column)
     *before, chosen, rejected = _pair_columns(shapes, name, text_column)
     prompt = before[0] if before else None
     held = {shapes[chosen], shapes[rejected]} - {"null"}
@@ -163,7 +184,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
     return Records(
         kind="pair",
         columns=(chosen, rejected),
-        json=json,
+        json_columns=json_columns,
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
@@ -210,11 +231,11 @@ def _shapes_and_json(
     else:
         names = {str: "string", list: "list", type(None): "null", dict: "struct"}
         shapes = {column: names.get(type(value), type(value).__name__) for column, value in fields.items()}
-    json = tuple(one.removesuffix(JSON) for one in (text_column or "").split(",") if one.endswith(JSON))
-    for column in json:
+    json_columns = tuple(one.removesuffix(JSON) for one in (text_column or "").split(",") if one.endswith(JSON))
+    for column in json_columns:
         if shapes.get(column, "string") not in ("string", "null"):
             raise PackerError(f"{name}: '{column}' is a {shapes[column]}, not JSON in a string: leave out '{JSON}'")
-    return {column: "list" if column in json else shape for column, shape in shapes.items()}, json
+    return {column: "list" if column in json_columns else shape for column, shape in shapes.items()}, json_columns
 
 
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
@@ -275,3 +296,62 @@ def _arrow_shape(kind: pa.DataType) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return "list"
     return "null" if pa.types.is_null(kind) or is_json(kind) else "struct" if pa.types.is_struct(kind) else str(kind)
+
+
+def advice(records: Sequence[Mapping[str, Any]]) -> str:
+    """Say how to name the columns of some records, in words that can be typed; no column is named that is not there."""
+    columns = dict.fromkeys(name for record in records for name in record)
+    held = {name: [record[name] for record in records if record.get(name)] for name in columns}
+    held = {name: values for name, values in held.items() if values}
+    prompts = [name for name in names("record", "prompt", "input") if name in held]
+    if {*ROLES} <= held.keys():
+        named = f" --text-column {','.join([*prompts, *ROLES])}" if len(prompts) == 1 and prompts != ["prompt"] else ""
+        is_text = isinstance(held[ROLES[0]][0], str) and not held.keys().isdisjoint(OF_PROMPTS)
+        return f"set --pairs{named}{' --chat-template NAME' * is_text} for preference pairs"
+    for name, values in held.items():
+        for ending, are_messages in (("", is_chat), (JSON, holds_messages)):
+            if all(map(are_messages, values)):
+                return f"name the messages, as in --text-column {name}{ending}"
+    asks = ("write them", "as a list 'messages' of objects with role and content")
+    if any(all(isinstance(role, str) and role in _ROLES for role in held[name]) for name in _ROLE & held.keys()):
+        return f"each record is one message: {asks[0]} of each chat into one record, {asks[1]}"
+    sizes = {name: sum(map(_size, values)) for name, values in held.items()}
+    texts = [name for name, values in held.items() if all(isinstance(value, str) for value in values)]
+    texts = [name for name in texts if any(map(_is_prose, held[name]))] or texts
+    longest = sorted(texts, key=sizes.__getitem__, reverse=True)
+    ways = [f"name the text, as in --text-column {longest[0]}"] if longest else []
+    prompts = [name for name in prompts if name in texts]
+    if len(longest) > 1:
+        answer = next(name for name in longest if name not in prompts[:1])
+        pair = [prompts[0], answer] if prompts else [name for name in columns if name in longest[:2]]
+        ways.insert(not prompts, f"name prompt and completion, as in --text-column {','.join(pair)}")
+    most = max(held, key=sizes.__getitem__, default="")
+    if most and isinstance(held[most][0], list | dict):
+        ways.insert(0, f"most text is in '{most}', which holds no messages: {asks[0]} {asks[1]}, or as strings")
+    return ", or ".join(ways) or "no column holds text or messages"
+
+
+def is_chat(value: Any) -> bool:
+    """Whether a value is a list of messages: of objects with role and content, or as in ShareGPT."""
+    is_list = isinstance(value, list) and all(isinstance(one, dict) and one.keys() & _ROLE for one in value)
+    return is_list and any(one.keys() & _CONTENT for one in value)
+
+
+def holds_messages(text: Any) -> bool:
+    """Whether a value is a string that holds messages as JSON, as some tools write nested columns."""
+    try:
+        return isinstance(text, str) and text.lstrip()[:1] == "[" and is_chat(json.loads(text))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _size(value: Any) -> int:
+    """Return the number of characters in all strings of a value."""
+    if isinstance(value, dict | list):
+        return sum(map(_size, value.values() if isinstance(value, dict) else value))
+    return len(value) if isinstance(value, str) else 0
+
+
+def _is_prose(text: str) -> bool:
+    """Whether a string may be text, rather than a path, a hash, a date, or an object as JSON."""
+    return text.lstrip()[:1] not in ("{", "[") and (len(text.split()) > 2 or not text.isascii())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
@@ -36,23 +34,11 @@ from packer.sources.meanings import (
     fields_counted,
     unread,
 )
-from packer.text.conversations import (
-    IMAGES_PAGE,
-    Chat,
-    chat_of,
-    from_json,
-    prompt_texts,
-    record_error,
-    refuse_undesirable,
-    refuse_without_template,
-    text_of,
-    with_messages,
-)
-from packer.text.load_tokenizer import open_tokenizer
-from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
+from packer.text.conversations import IMAGES_PAGE, Chat, from_json, record_error, text_of
+from packer.text.record_texts import begin_together, chats_of, refuse_undesirable, texts_of
 from packer.text.text_columns import TRAIN_ON, Records, column_values
-from packer.text.tokenizer import Tokenizer
-from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, Tokens
+from packer.text.tokenizer import Tokenizer, open_tokenizer
+from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, Tokens, json_hash
 
 if TYPE_CHECKING:
     from packer.text.chat_template import ChatTemplate
@@ -166,8 +152,7 @@ class Encoder:
             return None
         note = f"An empty line follows the prompt ('{self.records.prompt_column or self.records.columns[0]}')"
         with suppress(PackerError):  # without a chat template
-            from packer.text.rendering import Templates  # imports jinja2
-            from packer.text.stand_ins import StandIns
+            from packer.text.rendering import StandIns, Templates  # imports jinja2
 
             choice = StandIns(Templates(self._tokens.tokenizer)).choice(Chat([]))
             return f"{note}; to pack chats instead of texts, {choice}"
@@ -191,7 +176,7 @@ class Encoder:
             train_on=self.train_on,
             eos=eos,
             as_chats=self.records.as_chats,
-            tokenizer=tokenizer_hash(tokenizer, self._tokens),
+            tokenizer=self._tokens.content_hash,
             tokenizers=tokenizers.__version__,
             transformers=version("transformers") if tokenizer.by_transformers else None,
         )
@@ -199,7 +184,7 @@ class Encoder:
             return identity
         return replace(
             identity,
-            chat_template=_hash(self._template.content),
+            chat_template=json_hash(self._template.content),
             jinja2=version("jinja2"),
             stand_in=self._template.stand_in,
         )
@@ -250,9 +235,14 @@ class Encoder:
                 media = [column for column in PLACEHOLDERS if batch[row].get(column)]
             try:
                 refuse_undesirable(record, self.records.columns)
-                for column in self.records.json:
+                for column in self.records.json_columns:
                     record[column] = from_json(record[column], f"'{column}'")
-                for text in self._rendered(record) if self._template is not None else self._written(record):
+                is_chat = self._template is not None
+                for text in (
+                    self._rendered(record)
+                    if is_chat
+                    else texts_of(record, self.records, self.train_on, may_be_empty=bool(self._ending))
+                ):
                     for column in media:
                         _refuse_placeholder(text.text, column)
                     yield text._replace(row=row)
@@ -263,32 +253,12 @@ class Encoder:
     def _rendered(self, record: Mapping[str, Any]) -> Iterator[MarkedText]:
         """Render the conversations of a record by the chat template; one without messages is empty."""
         assert self._template is not None
-        if self.records.as_chats:
-            record = with_messages(record, self.records)
-        if self.records.kind == "pair":
-            chats = chats_of_pair(record, self.records, train_on=self.train_on)
-        else:
-            chat = chat_of(record, self.records.columns, self.train_on)
-            chats = chat.each_answer() if self.train_on == "each-answer" else [chat]
         train_on: TrainOn = "completion" if self.train_on == "each-answer" else self.train_on
-        for chat in chats:
+        for chat in chats_of(record, self.records, self.train_on):
             located = self._template.locate(chat, train_on, exchanges=self.has_exchanges)
             text_of(located.text, "the rendered conversation")
             holds_special = _hold_special(chat.messages, self._special)
             yield located._replace(holds_special=holds_special, messages=chat.messages)
-
-    def _written(self, record: Mapping[str, Any]) -> list[MarkedText]:
-        """Return the texts of a record as they are, or prompts joined with completions; Alpaca joins by empty lines."""
-        if self.records.kind != "text":
-            refuse_without_template(record)
-        if self.records.kind == "pair":
-            return texts_of_pair(record, self.records, may_be_empty=bool(self._ending))
-        parts = [text_of(record[column], f"'{column}'") for column in self.records.columns]
-        if self.records.separated:
-            prompt, follows = self.records.columns[0], self.records.input_column
-            parts[0] = "".join(part + "\n\n" for part in prompt_texts(record, prompt, follows))
-        text = "".join(parts)
-        return [MarkedText(text, [(len(parts[0]), len(text))] if self.has_labels else None)]
 
     def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
         """Yield the texts that are tokenized in one call; both answers of a pair are in the same one."""
@@ -408,17 +378,3 @@ def _starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArra
 
 def _list_array(bounds: NDArray[np.int64], values: NDArray[np.int32]) -> pa.ListArray:
     return as_lists(as_arrow(np.ascontiguousarray(values)), np.diff(bounds), pa.list_(pa.int32()))
-
-
-def tokenizer_hash(tokenizer: Tokenizer, tokens: TextTokens) -> str:
-    """Return a hash of what makes tokens of text, which `tokens` does by `tokenizer`.
-
-    It is the same with transformers and without, whatever the class of transformers is called.
-    """
-    settings, vocabulary = tokenizer.content
-    settings = {name: value for name, value in settings.items() if name != "decoder"}
-    return _hash([settings, vocabulary, [tokens.prefix, tokens.suffix], dict(tokenizer.special_tokens)])
-
-
-def _hash(value: Any) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())

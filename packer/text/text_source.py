@@ -23,8 +23,16 @@ from packer.sources.open_source import open_tokenized
 from packer.sources.record_lists import source_of_records
 from packer.sources.source import Source
 from packer.sources.token_columns import refuse_masks
-from packer.text.column_advice import JSON, holds_messages
-from packer.text.text_columns import FirstRecords, Records, as_chats, column_values, recognize, recognize_pairs
+from packer.text.text_columns import (
+    JSON,
+    FirstRecords,
+    Records,
+    as_chats,
+    column_values,
+    holds_messages,
+    recognize,
+    recognize_pairs,
+)
 
 
 def open_source(source: SourceLike, options: ReadOptions) -> Source:

@@ -1,20 +1,30 @@
-"""A tokenizer as packer uses it: text to tokens and back, special tokens and chat templates."""
+"""Tokenizers by path or Hub id, as packer uses them: text to tokens and back, special tokens and chat templates.
+
+transformers takes seconds to import. Its generic classes take a tokenizer.json as it is, so a tokenizer whose files
+name such a class is opened without transformers, as `AutoTokenizer` would, if all keys of its files are known and they
+agree. If the files name the class of one model, that class opens it. Everything else is left to `AutoTokenizer`, which
+imports torch.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
 
-from packer.errors import PackerError
+from packer.errors import PackerError, first_line, hub_is_unreachable
+from packer.progress import STATUS
+from packer.stores.paths import expanded
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
     from transformers import PreTrainedTokenizerBase
-
 
 END_OF_TEXT = "<|endoftext|>"
 """End of a text in `train_byte_level`."""
@@ -24,8 +34,47 @@ PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
 
 _OTHER = ("version", "truncation", "padding", "post_processor")
 
+_GENERATION_CONFIG = "generation_config.json"
+"""File of a model that names the tokens at which it stops."""
 
-class Content(NamedTuple):
+_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"),
+    *("chat_template.jinja", "additional_chat_templates/*.jinja", "tekken.json", _GENERATION_CONFIG),
+)
+"""Files that are read, or looked for."""
+
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
+_GENERIC_MODELS = {
+    *("llama", "llama4", "gpt_oss", "deepseek_v2", "deepseek_v3", "glm", "glm4", "glm4_moe", "granite"),
+    *("granitemoe", "granitemoehybrid", "olmo2", "olmo3", "smollm3", "nemotron", "stablelm", "gpt_neox"),
+}
+_MODELS = {
+    **dict.fromkeys(_GENERIC, _GENERIC_MODELS),
+    "BertTokenizer": {"bert", "distilbert", "electra", "mobilebert"},
+    "GPT2Tokenizer": {"gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"},
+    "GemmaTokenizer": {"gemma", "gemma2", "gemma3", "gemma3_text"},
+    "Qwen2Tokenizer": {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"},
+}
+"""Models, by a class without "Fast", whose config.json does not lead to another class than the one that is named."""
+
+_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_ADDED = {"bos_token": "add_bos_token", "eos_token": "add_eos_token"}
+_KNOWN = {
+    *(*_NAMES, *_LISTS, *_ADDED.values()),
+    *("add_prefix_space", "added_tokens_decoder", "backend", "chat_template", "clean_up_tokenization_spaces"),
+    *("errors", "is_local", "legacy", "local_files_only", "max_length", "model_input_names", "model_max_length"),
+    *("name_or_path", "pad_to_multiple_of", "pad_token_type_id", "padding_side", "processor_class", "sp_model_kwargs"),
+    *("spaces_between_special_tokens", "split_special_tokens", "stride", "tokenizer_class", "truncation_side"),
+    *("truncation_strategy", "use_default_system_prompt"),
+}
+"""Keys of a tokenizer_config.json that are taken into account below, or do not affect tokens."""
+
+_TIMEOUT = 10  # seconds within which the Hub must answer
+_NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
+
+
+class TokenizerContent(NamedTuple):
     """Everything that shapes the tokens of a text, of a tokenizer in Rust, but not the tokens added around them."""
 
     settings: dict[str, Any]
@@ -42,7 +91,7 @@ class Tokenizer:
     name: str
     """Path or Hub id, for messages."""
     backend: RustTokenizer
-    content: Content
+    content: TokenizerContent
     special_tokens: Mapping[str, str]
     """Special tokens by name, such as `eos_token`; chat templates read them by these names."""
     chat_template: Any = None
@@ -72,10 +121,6 @@ class Tokenizer:
         """Whether a text is a token of the vocabulary."""
         return self.backend.token_to_id(token) is not None
 
-    def ids(self, text: str, *, special: bool) -> list[int]:
-        """Tokenize a text, with the tokens that the tokenizer adds to every text if `special`."""
-        return list(self.backend.encode(text, add_special_tokens=special).ids)
-
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special tokens included."""
         return str(self.backend.decode([int(token) for token in ids], skip_special_tokens=False))
@@ -83,6 +128,249 @@ class Tokenizer:
     def id_of(self, name: str) -> int | None:
         """Return the token of a special token's name, such as "eos_token"; None if there is none."""
         return self.backend.token_to_id(self.special_tokens[name]) if name in self.special_tokens else None
+
+
+def open_tokenizer(path_or_id: str) -> Tokenizer:
+    """Open a tokenizer by path (a folder or tokenizer.json) or Hub id.
+
+    A tokenizer.json next to a tokenizer_config.json is opened as the folder, because only the configuration names the
+    end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run. A
+    PackerError is raised if there is no such tokenizer, or it needs its own code.
+    """
+    path_or_id = expanded(path_or_id)
+    path = Path(path_or_id)
+    STATUS.info("loading the tokenizer")
+    opened, folder = _open(path_or_id, path)
+    return opened if folder is None else replace(opened, generation_ends=_generation_ends(folder))
+
+
+def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
+    """Open a tokenizer; return it with the folder of its files, None if that is not known."""
+    if path.is_file() and not path.with_name("tokenizer_config.json").is_file():
+        return _open_alone(path), path.parent
+    folder_or_id = str(path.parent) if path.is_file() else path_or_id
+    try:
+        folder = Path(folder_or_id) if path.exists() else _download(path_or_id)
+        named = _class_by_files(folder) if folder is not None else None
+        if folder is not None and named in _GENERIC:
+            complete = _open_by_files(folder, folder_or_id)
+            if complete is not None:
+                return complete, folder
+            named = None
+        transformers = _transformers()
+        opens = getattr(transformers, f"{named}Fast", None) or getattr(transformers, named or "AutoTokenizer")
+        # None, the default, would ask on stdin whether to run code that comes with the tokenizer
+        return of_transformers(opens.from_pretrained(folder_or_id, trust_remote_code=False)), folder
+    except PackerError:
+        raise
+    except Exception as error:  # several HTTP libraries raise their own, depending on versions
+        if "trust_remote_code" in str(error):
+            raise PackerError(
+                f"{path_or_id} comes with its own code (auto_map), which packer does not run: if its tokenizer.json "
+                "does without that code, remove auto_map from tokenizer_config.json and config.json in a copy of it"
+            ) from error
+        raise PackerError(f"{path_or_id} {_fault(path, error)}") from error
+
+
+def _generation_ends(folder: Path) -> tuple[int, ...]:
+    """Return the tokens at which a model stops, one or several in generation_config.json; () without them."""
+    path = folder / _GENERATION_CONFIG
+    try:
+        ends = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
+        listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
+        if all(type(token) is int and token >= 0 for token in listed):
+            return tuple(listed)
+        reason = f"eos_token_id is {str(ends)[:60]} where a token id or a list of them is expected"
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        reason = first_line(error)
+    raise PackerError(f"{path} does not say which tokens end a turn: {reason}; fix or remove it")
+
+
+def _fault(path: Path, error: Exception) -> str:
+    """Say why there is no tokenizer: in a folder, among what was downloaded before, or on the Hub, and what to do."""
+    from huggingface_hub import constants
+
+    reason = shorten(str(error), 200, placeholder=" ...") or type(error).__name__
+    if path.is_dir() and not any((path / name).is_file() for name in _FILES):
+        return "has no files of a tokenizer, such as tokenizer.json: name a folder that has"
+    if path.exists():
+        return f"cannot be opened as a tokenizer ({reason}): name a folder with a tokenizer.json, or save it again"
+    if constants.HF_HUB_OFFLINE and type(error).__name__ != "HFValidationError":
+        return f"is not a local path, nor was it downloaded before HF_HUB_OFFLINE was set ({reason}): check the path"
+    if hub_is_unreachable(error):
+        remedy = "download it where there is a network, and give its folder"
+        return f"is not a local path, and the Hugging Face Hub cannot be reached ({reason}): {remedy}"
+    if type(error).__name__ == "HFValidationError":  # whose message is about names of repositories
+        return "is no file, no folder, and no Hub id like org/name: check the path"
+    return f"is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
+
+
+def open_decoder(path_or_id: str) -> Callable[[Any], str]:
+    """Open a tokenizer as `open_tokenizer` does; return the function that decodes token ids."""
+    path = Path(expanded(path_or_id))
+    return _open_alone(path).decode if path.is_file() else open_tokenizer(path_or_id).decode
+
+
+def _open_json(path: Path) -> RustTokenizer:
+    """Open a tokenizer.json by the library, which raises plain `Exception`."""
+    from tokenizers import Tokenizer as Rust
+
+    return Rust.from_file(str(path))
+
+
+def _open_alone(path: Path) -> Tokenizer:
+    """Open a tokenizer.json without a configuration."""
+    try:
+        backend = _open_json(path)
+    except Exception as error:  # tokenizers raises plain Exception
+        raise PackerError(f"{path} is not a tokenizer.json: {error}") from error
+    special = {"pad_token": str(backend.padding["pad_token"])} if backend.padding is not None else {}
+    return of_rust(backend, name=str(path), special_tokens=special, chat_template=None)
+
+
+def _transformers() -> Any:
+    """Import transformers without its warning that torch is missing, which tokenizers do not need."""
+    usual = os.environ.get(_NO_ADVICE)
+    os.environ[_NO_ADVICE] = "1"
+    try:
+        import transformers
+    finally:
+        if usual is None:
+            del os.environ[_NO_ADVICE]
+        else:
+            os.environ[_NO_ADVICE] = usual
+    return transformers
+
+
+def _download(hub_id: str) -> Path | None:
+    """Download the `_FILES` of a tokenizer of the Hub; return their folder, or None if transformers has to try again.
+
+    Whether the Hub has the tokenizer, and answers, is asked first: transformers would retry for half a minute.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
+
+    if not constants.HF_HUB_OFFLINE and try_to_load_from_cache(hub_id, "tokenizer_config.json") is None:
+        HfApi().model_info(hub_id, timeout=_TIMEOUT)
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=[*_FILES], etag_timeout=_TIMEOUT))
+    except Exception:  # transformers says why it fails
+        return None
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _class_by_files(folder: Path) -> str | None:
+    """Return the class that a configuration names, without "Fast"; None if code or the model may lead to another."""
+    model = folder / "config.json"
+    try:
+        config = _read_json(folder / "tokenizer_config.json")
+        named = str(config["tokenizer_class"]).removesuffix("Fast")
+        is_its_model = not model.is_file() or _read_json(model)["model_type"] in _MODELS[named]
+        return named if named in _MODELS and is_its_model and "auto_map" not in config else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
+    """Open a tokenizer of a generic class by its files alone; None if they do not suffice, or cannot be read."""
+    try:
+        config = _read_json(folder / "tokenizer_config.json")
+        if not _is_whole(config, folder):
+            return None
+        template = _chat_template(folder, config.get("chat_template"))
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        backend = _open_json(folder / "tokenizer.json")
+        padding = {} if backend.padding is None else {"pad_token": backend.padding["pad_token"]}
+        named = {**padding, **config}
+        special = {name: _text_of(named[name]) for name in _NAMES if named.get(name) is not None}
+        opened = of_rust(backend, name=name, special_tokens=special, chat_template=template)
+        settings = opened.content.settings
+        suffices = (
+            not isinstance(template, list)
+            and _keeps_words(config, settings)
+            and _keeps_added_tokens(config, special, settings["added_tokens"], text)
+            and _keeps_ends(config, special, backend)
+        )
+        return opened if suffices else None
+    except Exception:  # of whatever the files hold; transformers says what is wrong
+        return None
+
+
+def _is_whole(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether all keys of a configuration are known, and no other file than tokenizer.json says more about tokens."""
+    is_older = "added_tokens_decoder" not in config
+    others = ("tekken.json", *(("special_tokens_map.json", "added_tokens.json") if is_older else ()))
+    is_known = config.keys() <= _KNOWN and not config.get("split_special_tokens")
+    return is_known and not any((folder / name).exists() for name in others)
+
+
+def _chat_template(folder: Path, configured: Any) -> Any:
+    """Return the chat template, or several by name; a list only if transformers would not accept it.
+
+    As in transformers, files take precedence over tokenizer_config.json.
+    """
+    found = {}
+    if (folder / "chat_template.jinja").is_file():
+        found["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        found[path.stem] = path.read_text(encoding="utf-8")
+    if found:
+        return found["default"] if found.keys() == {"default"} else found
+    is_named = isinstance(configured, list) and all(map(_is_named_template, configured))
+    return {one["name"]: one["template"] for one in configured} if is_named else configured
+
+
+def _is_named_template(one: Any) -> bool:
+    """Whether an item of a list of chat templates is an object with a name and a template."""
+    return isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one
+
+
+def _text_of(token: Any) -> str:
+    """Return the text of a special token, which is written as a string or an object."""
+    text = token["content"] if isinstance(token, dict) else token
+    if not (isinstance(text, str) and text):
+        raise ValueError(f"{text!r} is not the text of a token")
+    return text
+
+
+def _keeps_words(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the configuration leaves pre-tokenizer and decoder as they are."""
+    if config.get("clean_up_tokenization_spaces") and settings["model"]["type"] != "BPE":
+        return False  # decodes otherwise
+    words = settings["pre_tokenizer"]
+    adds_space = words.get("add_prefix_space") if isinstance(words, dict) else None
+    return adds_space in (None, bool(config.get("add_prefix_space")))
+
+
+def _keeps_added_tokens(
+    config: Mapping[str, Any], special: Mapping[str, str], tokens: list[dict[str, Any]], text: str
+) -> bool:
+    """Whether all files agree on the tokens that are added to the vocabulary, and special tokens are among them."""
+    _, behind = text.split('"added_tokens":')  # written once; the whole would take as long to read as the tokenizer
+    written, _ = json.JSONDecoder().raw_decode(behind.lstrip())
+    by_id = {str(token["id"]): {name: value for name, value in token.items() if name != "id"} for token in tokens}
+    lists = [config.get(name) or [] for name in _LISTS]
+    named = {*special.values(), *(_text_of(token) for one in lists for token in one)}
+    return (
+        sorted(written, key=lambda token: int(token["id"])) == tokens
+        and config.get("added_tokens_decoder", by_id).items() <= by_id.items()
+        and all(isinstance(one, list) for one in lists)
+        and named <= {token["content"] for token in tokens if token["special"]}
+    )
+
+
+def _keeps_ends(config: Mapping[str, Any], special: Mapping[str, str], backend: RustTokenizer) -> bool:
+    """Whether tokenizer.json adds the tokens before and after a text that the configuration says, if it does."""
+    if not {*_ADDED.values()} & config.keys():
+        return True
+    added = added_tokens(backend, "a") or (None, None)
+    for ids, (name, option) in zip(added, _ADDED.items(), strict=True):
+        expected = [backend.token_to_id(special[name])] if config.get(option) and name in special else []
+        if option in config and ids != expected:
+            return False
+    return True
 
 
 def of_transformers(pretrained: PreTrainedTokenizerBase) -> Tokenizer:
@@ -100,7 +388,7 @@ def of_transformers(pretrained: PreTrainedTokenizerBase) -> Tokenizer:
             special_tokens={name: str(token) for name, token in special if not isinstance(token, list)},
             chat_template=pretrained.chat_template,
         )
-        if all(found.ids(one, special=True) == pretrained(one, verbose=False)["input_ids"] for one in PROBES):
+        if all(backend.encode(one).ids == pretrained(one, verbose=False)["input_ids"] for one in PROBES):
             return replace(found, by_transformers=True)
     raise PackerError(
         f"{pretrained.name_or_path}: {type(pretrained).__name__} of transformers does not tokenize by a tokenizer.json "
@@ -121,7 +409,7 @@ def of_rust(backend: RustTokenizer, *, name: str, special_tokens: Mapping[str, s
     )
 
 
-def content_of(backend: RustTokenizer) -> Content:
+def content_of(backend: RustTokenizer) -> TokenizerContent:
     """Return the content of a tokenizer, padding, truncation and post-processing aside."""
     text = backend.to_str()
     # within a string, the quotes would be escaped; a vocabulary is 100 times as long as all that precedes it
@@ -131,7 +419,7 @@ def content_of(backend: RustTokenizer) -> Content:
     found = {name: _settled(part) for name, part in settings.items() if name not in _OTHER}
     if backend.encode_special_tokens:
         found["encode_special_tokens"] = True
-    return Content(found, digest)
+    return TokenizerContent(found, digest)
 
 
 def _settled(part: Any) -> Any:
@@ -152,6 +440,13 @@ def _settled(part: Any) -> Any:
         for name, value in part.items()
         if name != "trim_offsets"  # of offsets after a post-processor only
     }
+
+
+def added_tokens(backend: RustTokenizer, text: str) -> tuple[list[int], list[int]] | None:
+    """Return the tokens that a tokenizer puts before and after a text; None if it changes the text's own tokens."""
+    whole, plain = backend.encode(text).ids, backend.encode(text, add_special_tokens=False).ids
+    at = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), None)
+    return None if at is None else (whole[:at], whole[at + len(plain) :])
 
 
 def shared_length(one: Sequence[Any], other: Sequence[Any]) -> int:

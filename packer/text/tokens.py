@@ -1,25 +1,42 @@
-"""Texts to tokens, in batches; and the tokens in which places of the texts lie, for most tokenizers by their bytes."""
+"""Texts to tokens, in batches; and the tokens in which places of the texts lie, for most tokenizers by their bytes.
+
+gigatoken, if it is installed, is many times as fast as the tokenizers library, and gives the same tokens for most
+tokenizers. It is never trusted: it is compared with the library on texts that are hard to tokenize, on all added tokens
+and all characters, on the first documents and on one in a thousand of all others, drawn by hash. Texts with characters
+that it treats differently are left to the library. Any other difference is an error.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property, partial
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.errors import PackerError, check_address_space
+from packer.errors import PackerError, SourceError, check_address_space, first_line, shortage
+from packer.progress import STATUS
 from packer.sources.documents import DocumentError
-from packer.text.fast_tokens import FastTokens, by_library, is_refusal, joined
-from packer.text.tokenizer import PROBES, Tokenizer, shared_length
+from packer.text.tokenizer import PROBES, Tokenizer, TokenizerContent, added_tokens, shared_length
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
+
+log = logging.getLogger(__name__)
 
 _PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
 """Bytes that stand for themselves in a byte-level vocabulary; for the others, U+0100 and the letters after it do."""
@@ -31,9 +48,36 @@ _NO_BYTE = 0xFF  # which UTF-8 does not have
 # bytes that must be left to tokenize: the library ends the process where memory is short
 _ADDRESS_SPACE, _PER_CHARACTER = 64 << 20, 64
 
+SWITCH = "PACKER_GIGATOKEN"
+"""Environment variable that switches gigatoken off if it is 0."""
+
+_ENOUGH = 1 << 17  # characters in one call from which it is worth a second to load it
+_FIRST = 1 << 19  # characters of the first documents, all of which are compared
+_ONE_IN = 1000  # of all others are compared
+
+_SPACES = ("", " ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n ", "\u00a0", "\u2003", "\u3000", "\u200b", "\u0085")
+_WORDS = (
+    "a I'm WE'LL don\u2019t '\u017ft \xe9t\xe9 cafe\u0301 \ufb01n \xc5\u212b na\xefve 123 1234567 3.14 1,000 "
+    "\u0663\u0664 \xbd \u2167 _x__y a.b(c)[0] //--==> <|x|> <s \\n ?!?!... the The THE thethe "
+    "xxxxxxxxxxxxxxxxxxxx https://example.org/?a=1&b=%20 \u4e2d\u6587\u5b57 \u65e5\u672c\u8a9e\u3067\u3059 "
+    "\ud55c\uad6d\uc5b4 a\u0300\u0323 \u0928\u092e\u0938\u094d\u0924\u0947 \u0e44\u0e17\u0e22 "
+    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u041f\u0440\u0438\u0432\u0435\u0442 \U0001f600 "
+    "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea \u1e9b\u0323 \ufffd \ufeff \x00 \x7f \U0010ffff \ue000"
+)
+
+CACHE_DIR = "PACKER_CACHE_DIR"
+"""Environment variable that names the folder in which results are kept; by default, the user's cache folder."""
+
+_COMPARED = range(1, 0xF0000)  # without the planes for private use
+_COMPARED_TOGETHER = 64  # characters that are compared in one text first
 
 Span = tuple[int, int]
 """Characters first:last of a text."""
+
+Encoded: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int64]]
+"""Tokens of texts, one text after the other, and the number of tokens up to the end of each."""
+
+Encode: TypeAlias = Callable[[Sequence[str]], Encoded]
 
 
 class MarkedText(NamedTuple):
@@ -109,6 +153,13 @@ class TextTokens:
         # it would add those tokens, and in byte-level models hide leading spaces from the offsets
         self.backend.post_processor = None
 
+    @property
+    def content_hash(self) -> str:
+        """Hash of what makes tokens of text, the same with transformers and without, whatever class opened it there."""
+        settings, vocabulary = self.tokenizer.content
+        settings = {name: value for name, value in settings.items() if name != "decoder"}
+        return json_hash([settings, vocabulary, [self.prefix, self.suffix], dict(self.tokenizer.special_tokens)])
+
     def encode(self, texts: Sequence[MarkedText], *, places: bool) -> Tokens:
         """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
 
@@ -149,7 +200,7 @@ class TextTokens:
                     places.append(self._shared_place(text, cut, encoding.ids))
                 else:
                     places.append(_place_of(encoding, cut, len(text)))
-        return Tokens(*joined([encoding.ids for encoding in encodings]), _as_places(places))
+        return Tokens(*_joined([encoding.ids for encoding in encodings]), _as_places(places))
 
     def _places(
         self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
@@ -167,7 +218,7 @@ class TextTokens:
 
     def _shared_place(self, text: str, cut: int, ids: list[int]) -> tuple[int, bool]:
         """Find a character, as in `TokenPlaces`, behind the first tokens that the text before it has alone, too."""
-        before = self.tokenizer.ids(text[:cut], special=False)
+        before = self.backend.encode(text[:cut], add_special_tokens=False).ids
         token = shared_length(before, ids)
         return token, token < min(len(before), len(ids))
 
@@ -190,6 +241,11 @@ class TextTokens:
         return TokenBytes(self.backend) if parts and not any(part["add_prefix_space"] for part in parts) else None
 
 
+def json_hash(value: Any) -> str:
+    """Return a hash of a value's JSON."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())
+
+
 def _as_places(places: Sequence[tuple[int, bool]]) -> TokenPlaces:
     found = np.array(places, np.int64).reshape(-1, 2)
     return TokenPlaces(found[:, 0], found[:, 1].astype(np.bool_))
@@ -210,20 +266,13 @@ def _reason(error: BaseException) -> str:
 
 def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Return the tokens that a tokenizer puts before and after every text."""
-    found = set()
-    for probe in PROBES:
-        whole, plain = tokenizer.ids(probe, special=True), tokenizer.ids(probe, special=False)
-        before = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), None)
-        if before is None:
-            break
-        found.add((tuple(whole[:before]), tuple(whole[before + len(plain) :])))
-    if len(found) != 1:
+    first, *others = [added_tokens(tokenizer.backend, probe) for probe in PROBES]
+    if first is None or any(other != first for other in others):
         raise PackerError(
             f"{tokenizer.name}: the tokens it adds to a text are not the same before and after every text; choose a "
             "tokenizer that adds BOS and EOS alone"
         )
-    ((prefix, suffix),) = found
-    return list(prefix), list(suffix)
+    return first
 
 
 class TokenBytes:
@@ -284,3 +333,278 @@ def _bytes_of_characters(text: bytes, count: int) -> Callable[[NDArray[np.int64]
     found = np.frombuffer(text, np.uint8)
     starts = np.append(np.flatnonzero((found & 0xC0) != 0x80), len(text))
     return lambda characters: starts[characters]
+
+
+class _Loaded(NamedTuple):
+    """Gigatoken with a tokenizer, compared with the library."""
+
+    encode: Encode
+    unlike: NDArray[np.bool_]
+    """Whether texts with a character are left to the library, for each code point."""
+
+
+class FastTokens:
+    """Tokenizes by gigatoken where that gives what a tokenizer of this content gives."""
+
+    def __init__(self, backend: RustTokenizer, content: TokenizerContent) -> None:
+        self._backend, self._content = backend, content
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+        settings = content.settings
+        model = settings["model"]
+        is_plain = model["type"] == "BPE" and not model.get("dropout") and not settings.get("encode_special_tokens")
+        self._is_used = is_plain and os.environ.get(SWITCH) != "0" and gigatoken_version() is not None
+        self._left_to_compare = _FIRST
+
+    def __reduce__(self) -> tuple[type[FastTokens], tuple[Any, ...]]:
+        return type(self), (self._backend, self._content)  # to pass between processes
+
+    def encode(self, texts: Sequence[str]) -> tuple[Encoded, int] | None:
+        """Tokenize texts; return them and how many gigatoken tokenized, or None if that is left to the library.
+
+        Raises a SourceError if a text has other tokens than by the library.
+        """
+        loaded = self._opened(texts)
+        if loaded is None:
+            return None
+        left = texts_with(loaded.unlike, texts)
+        try:
+            ids, ends = loaded.encode(texts)
+        except BaseException as error:
+            if not is_refusal(error):
+                raise
+            log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
+            self._is_used = False
+            return None
+        if left:
+            lists = np.split(ids, ends[:-1])
+            for at in left:
+                lists[at] = by_library(self._backend, [texts[at]])[0]
+            ids, ends = _concatenated(lists)
+        compared = self._compared(texts, ids, ends)
+        parts = [ids[ends[at - 1] if at else 0 : ends[at]] for at in compared]
+        library = by_library(self._backend, [texts[at] for at in compared])
+        if not _are_equal(_concatenated(parts), library):
+            raise SourceError(
+                "gigatoken gives other tokens than tokenizers for a document, so others may be wrong, too: set "
+                f"{SWITCH}=0, and repeat the command"
+            )
+        return (ids, ends), len(texts) - len(left)
+
+    def _opened(self, texts: Sequence[str]) -> _Loaded | None:
+        """Load gigatoken once there is enough to tokenize."""
+        if not self._is_used or (self._loaded is None and sum(map(len, texts)) < _ENOUGH):
+            return None
+        with self._lock:
+            if self._loaded is None and self._is_used:
+                try:
+                    self._loaded = self._load()
+                except BaseException as error:  # it raises RuntimeError and others for what it does not know
+                    if not is_refusal(error):
+                        raise
+                    log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
+                    self._is_used = False
+        return self._loaded if self._is_used else None
+
+    def _load(self) -> _Loaded:
+        from importlib import metadata
+
+        encode, library = load(self._backend), partial(by_library, self._backend)
+        hard = hard_texts(self._content.settings)
+        if found := _differing(encode, library, hard):
+            raise ValueError(f"it has other tokens for {hard[found[0]][:40]!a}")
+        key = json_hash([*self._content, gigatoken_version(), metadata.version("tokenizers")])
+        unlike = unlike_characters(encode, library, key)
+        if unlike[1:128].any():
+            raise ValueError(f"it has other tokens for {chr(1 + int(np.argmax(unlike[1:128])))!a}")
+        return _Loaded(encode, unlike)
+
+    def _compared(self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64]) -> list[int]:
+        """Return the documents to compare with the library: the first ones, and one in a thousand."""
+        first = 0
+        if self._left_to_compare > 0:
+            characters = np.cumsum([*map(len, texts)])
+            first = min(int(np.searchsorted(characters, self._left_to_compare)) + 1, len(texts))
+            self._left_to_compare -= int(characters[first - 1])
+        return [*map(int, np.union1d(np.arange(first), _drawn(ids, ends)))]
+
+
+def by_library(backend: RustTokenizer, texts: Sequence[str]) -> Encoded:
+    """Tokenize by the library."""
+    return _joined([encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)])
+
+
+def _joined(lists: Sequence[Sequence[int]]) -> Encoded:
+    """Join the tokens of texts."""
+    ends = np.cumsum([*map(len, lists)], dtype=np.int64)
+    return np.fromiter(chain.from_iterable(lists), np.int32, int(ends[-1]) if len(ends) else 0), ends
+
+
+def _concatenated(parts: Sequence[NDArray[np.int32]]) -> Encoded:
+    return np.concatenate([np.zeros(0, np.int32), *parts]), np.cumsum([*map(len, parts)], dtype=np.int64)
+
+
+def _are_equal(one: Encoded, other: Encoded) -> bool:
+    return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a tokenizer raised this: tokenizers raises plain Exception and, if Rust panics, a BaseException."""
+    if isinstance(error, PackerError):
+        return False
+    is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    return is_known and shortage(error) is None
+
+
+@cache
+def gigatoken_version() -> str | None:
+    """Return the version of gigatoken; None if it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("gigatoken")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def load(backend: RustTokenizer) -> Encode:
+    """Return the function by which gigatoken tokenizes as a tokenizer of the library does."""
+    import gigatoken
+
+    tokenizer = gigatoken.Tokenizer.from_json(backend.to_str())
+
+    def encode(texts: Sequence[str]) -> Encoded:
+        # threads of packer share the work
+        found = tokenizer.encode_batch(texts, parallel=False).layout
+        bounds = np.asarray(found.offsets.data)
+        ids: NDArray[np.int32] = np.asarray(found.content.data)[bounds[0] : bounds[-1]].view(np.int32)
+        return ids, bounds[1:] - bounds[0]
+
+    return encode
+
+
+def hard_texts(settings: Mapping[str, Any]) -> list[str]:
+    """Return texts that are hard to tokenize: words of many scripts between spaces, and every added token.
+
+    With a normalizer, texts that it may turn into an added token are the same to the library: other forms of Unicode,
+    other cases, accents, and spaces that are written as U+2581.
+    """
+    words = _WORDS.split(" ")
+    texts = [f"{before}{word}{behind}" for word in words for before, behind in pairwise(_SPACES)]
+    texts += ["".join(words), _WORDS, "\n".join(words), *(_SPACES), *(one * 5 for one in _SPACES)]
+    added = [token["content"] for token in settings["added_tokens"]]
+    if settings.get("normalizer") is not None:
+        forms = [[unicodedata.normalize(form, one) for one in added] for form in ("NFD", "NFC", "NFKD", "NFKC")]
+        cases = [[one.lower() for one in added], [one.upper() for one in added]]
+        marks = [["".join(letter + "\u0301" * letter.isalpha() for letter in one) for one in added]]
+        spaces = [[one.replace("\u2581", " ") for one in added], [one.replace(" ", "\u2581") for one in added]]
+        added = [*dict.fromkeys(chain(added, *forms, *cases, *marks, *spaces))]
+    texts += [f"a {one} b{one}{one.upper()} {one[:-1]}\n{one}\n {one[1:]}1" for one in added]
+    return [*texts, "".join(added), " ".join(added)]
+
+
+def _drawn(ids: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Draw one text in a thousand, by a hash of its tokens."""
+    sums = np.append(np.uint64(0), np.cumsum(ids, dtype=np.uint64))
+    totals = sums[ends] - sums[np.concatenate([[0], ends[:-1]])]
+    return np.flatnonzero((totals * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % np.uint64(_ONE_IN) == 0)
+
+
+def unlike_characters(one: Encode, other: Encode, key: str) -> NDArray[np.bool_]:
+    """Return for each code point, shape (0x110000,), whether two tokenizers may treat it differently.
+
+    Libraries have the tables of different Unicode versions. A later version adds characters and changes none: their
+    classes, by which texts are cut into words, the order of marks, and what letters and marks compose to. So texts
+    without characters that one of two versions lacks are the same to both.
+
+    They are compared on all characters that Python knows, between letters, digits, spaces, apostrophes and marks; all
+    others count as different. The result is kept under `key`, which must name tokenizers and versions.
+    """
+    known = [code for code in _COMPARED if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
+    path = _cache_folder() / f"unlike-{key}-{unicodedata.unidata_version}-{len(known)}.json"
+    found = _read(path)
+    if found is None:
+        STATUS.info("comparing two ways to tokenize on all characters, once for this tokenizer")
+        found = _compare(known, one, other)
+        _write(path, found)
+    unlike = np.ones(sys.maxunicode + 1, np.bool_)
+    unlike[known] = False
+    unlike[found] = True
+    return unlike
+
+
+def texts_with(characters: NDArray[np.bool_], texts: Sequence[str]) -> list[int]:
+    """Return the numbers of the texts that hold one of the characters, none of which is ASCII."""
+    numbers = [at for at, text in enumerate(texts) if not text.isascii()]
+    codes = np.frombuffer("".join(texts[at] for at in numbers).encode("utf-32-le"), np.uint32)
+    places = np.flatnonzero(characters[codes])
+    ends = np.cumsum([len(texts[at]) for at in numbers], dtype=np.int64)
+    return [numbers[at] for at in np.unique(np.searchsorted(ends, places, side="right"))]
+
+
+def _differing(one: Encode, other: Encode, texts: Sequence[str]) -> list[int]:
+    """Return the numbers of the texts that have different tokens."""
+    ones, others = one(texts), other(texts)
+    if _are_equal(ones, others):
+        return []
+    both = [np.split(ids, ends[:-1]) for ids, ends in (ones, others)]
+    return [at for at, (a, b) in enumerate(zip(*both, strict=True)) if not np.array_equal(a, b)]
+
+
+def _compare(codes: Sequence[int], one: Encode, other: Encode) -> list[int]:
+    """Return the characters that are treated differently, ascending."""
+    contexts = {chr(code): _context(chr(code), chr(near)) for code, near in pairwise([*codes, codes[0]])}
+    groups = [
+        list(contexts)[first : first + _COMPARED_TOGETHER] for first in range(0, len(contexts), _COMPARED_TOGETHER)
+    ]
+    found: set[str] = set()
+    # many characters to a text, and one by one where the tokens differ
+    for number in _differing(one, other, ["".join(map(contexts.__getitem__, group)) for group in groups]):
+        group = groups[number]
+        found.update(group[at] for at in _differing(one, other, [contexts[each] for each in group]))
+    pairs = list(chain.from_iterable(map(_decompositions, contexts)))
+    found.update(pairs[at][0] for at in _differing(one, other, pairs))
+    return sorted(map(ord, found))
+
+
+def _context(character: str, near: str) -> str:
+    """Return a text that shows the class of a character, and whether it is a mark; `near` is mostly of its script.
+
+    Subtle: a mark of any class but 0 is sorted between U+0345, of the last class, and U+0334, of the first.
+    """
+    c = character
+    return f"a{c}b {c}'s  {c}\n{c}\n\n1{c}2 !{c}?\t{c}{c}{near}{c}a\u0345{c}\u0334"
+
+
+def _decompositions(character: str) -> Iterable[str]:
+    """Return what composes to a character: a base and a mark, and everything if the base is composed, too."""
+    parts = unicodedata.decomposition(character).split()
+    if len(parts) == 2 and not parts[0].startswith("<"):
+        yield "".join(chr(int(part, 16)) for part in parts)
+        yield unicodedata.normalize("NFD", character)
+
+
+def _cache_folder() -> Path:
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packer"
+    return Path(os.environ.get(CACHE_DIR) or usual)
+
+
+def _read(path: Path) -> list[int] | None:
+    """Read a result; None if there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_valid = isinstance(found, list) and all(type(code) is int and 0 <= code <= sys.maxunicode for code in found)
+    return found if is_valid else None
+
+
+def _write(path: Path, found: list[int]) -> None:
+    """Keep a result, where a folder can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
+            file.write(json.dumps(found))
+        Path(file.name).replace(path)
+    except OSError:
+        return

@@ -94,7 +94,10 @@ def check_adapters(model: Any) -> None:
             kind = getattr(config.peft_type, "value", config.peft_type)
             effect = "its virtual tokens begin a row, not each document, and documents would see each other"
         elif getattr(config, "alora_invocation_tokens", None):
-            kind, effect = "activated LoRA (alora_invocation_tokens)", "it is active only from the last invocation tokens of a row on"
+            kind, effect = (
+                "activated LoRA (alora_invocation_tokens)",
+                "it is active only from the last invocation tokens of a row on",
+            )
         else:
             continue
         raise PackerError(

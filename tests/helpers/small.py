@@ -21,9 +21,9 @@ EVERYWHERE = "PACKER_TEST_SIZES"
 PLACES = {
     # reading
     "piece": "packer.sources.spill._PIECE",
-    "compared_documents": "packer.text.fast_tokens._ONE_IN",
-    "fast_characters": "packer.text.fast_tokens._ENOUGH",
-    "compared_characters": "packer.text.fast_tokens._COMPARED",
+    "compared_documents": "packer.text.tokens._ONE_IN",
+    "fast_characters": "packer.text.tokens._ENOUGH",
+    "compared_characters": "packer.text.tokens._COMPARED",
     "worth_processes": "packer.sources.spill.WORTH_PROCESSES",
     "json_block": "packer.sources.json_files._BLOCK",
     "record_block": "packer.sources.format_reader.BLOCK",

@@ -1,8 +1,8 @@
-"""Preference pairs: both answers of a record, each after the prompt that they share.
+"""Records to the texts or chats of their documents: prompts with completions, and preference pairs, which are two.
 
-Loss covers what follows the prompt, which has the same tokens on both sides. It ends where TRL's DPOTrainer ends it: at
-the first token in which either side differs from the prompt tokenized alone. If no column holds the prompt, it is what
-both sides begin with: messages, or characters.
+Loss covers what follows the prompt. In a preference pair, the prompt has the same tokens on both sides. It ends where
+TRL's DPOTrainer ends it: at the first token in which either side differs from the prompt tokenized alone. If no column
+holds the prompt, it is what both sides begin with: messages, or characters.
 """
 
 from __future__ import annotations
@@ -15,13 +15,104 @@ import numpy as np
 
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
+from packer.sources.meanings import DESIRABLE, HISTORY, OF_PROMPTS
 from packer.text.conversations import Chat, Message, chat_of, messages_of, record_error, text_of
 from packer.text.text_columns import Records
 from packer.text.tokenizer import shared_length
 from packer.text.tokens import MarkedText, TextTokens, Tokens
 
 
-def texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty: bool) -> list[MarkedText]:
+def texts_of(record: Mapping[str, Any], records: Records, train_on: TrainOn, *, may_be_empty: bool) -> list[MarkedText]:
+    """Return the texts of a record's documents as they are: a text, a prompt with its completion, or both answers.
+
+    The answers of a pair may be empty if `may_be_empty`. Raises a DocumentError if a value is wrong, or needs a chat
+    template.
+    """
+    if records.kind == "text":
+        return [MarkedText(text_of(record[column], f"'{column}'")) for column in records.columns]
+    _refuse_without_template(record)
+    if records.kind == "pair":
+        return _texts_of_pair(record, records, may_be_empty=may_be_empty)
+    parts = [text_of(record[column], f"'{column}'") for column in records.columns]
+    if records.separated:
+        prompt, follows = records.columns[0], records.input_column
+        parts[0] = "".join(part + "\n\n" for part in _prompt_texts(record, prompt, follows))
+    text = "".join(parts)
+    return [MarkedText(text, None if train_on == "all" else [(len(parts[0]), len(text))])]
+
+
+def chats_of(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> list[Chat]:
+    """Return the conversations of a record's documents. Raises a DocumentError if a value is wrong."""
+    if records.as_chats:
+        record = _with_messages(record, records)
+    if records.kind == "pair":
+        return _chats_of_pair(record, records, train_on)
+    chat = chat_of(record, records.columns, train_on)
+    return chat.each_answer() if train_on == "each-answer" else [chat]
+
+
+def _with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any]:
+    """Return a record of a prompt and a completion, or answers, in which these strings are lists of messages.
+
+    Questions and answers in the column `history` come before the prompt.
+    """
+    prompt = records.columns[0] if records.kind == "prompt+completion" else str(records.prompt_column)
+    earlier = [
+        {"role": role, "content": content}
+        for turn in _history_of(record.get(HISTORY))
+        for role, content in zip(("user", "assistant"), turn, strict=True)
+    ]
+    question = {"role": "user", "content": "\n\n".join(_prompt_texts(record, prompt, records.input_column))}
+    answers = {
+        column: [{"role": "assistant", "content": text_of(record[column], f"'{column}'")}]
+        for column in records.columns
+        if column != prompt
+    }
+    return {**record, **answers, prompt: [*earlier, question]}
+
+
+def _prompt_texts(record: Mapping[str, Any], prompt: str, input_column: str | None) -> list[str]:
+    """Return the parts of a prompt that are not empty: in the Alpaca format, the instruction and its input."""
+    texts = [text_of(record[prompt], f"'{prompt}'")]
+    if input_column is not None and record[input_column] is not None:
+        texts.append(text_of(record[input_column], f"'{input_column}'"))
+    return [text for text in texts if text]
+
+
+def _history_of(value: Any) -> list[list[str]]:
+    """Return the earlier turns of a record, each a question and its answer; null means that there are none."""
+    for turn in value if isinstance(value, list) else [value] if value else []:
+        if not isinstance(turn, list) or len(turn) != 2:
+            raise record_error(
+                f"'{HISTORY}' is no list of questions with answers: [[question, answer], ...]", "wrong_type"
+            )
+        for text in turn:
+            text_of(text, f"a text in '{HISTORY}'")
+    return value or []
+
+
+def _refuse_without_template(record: Mapping[str, Any]) -> None:
+    """Raise a DocumentError if a record has a system prompt or earlier turns, which text has no place for."""
+    for column in OF_PROMPTS:
+        if record.get(column):
+            raise record_error(
+                f"'{column}' belongs to the prompt, and only a chat template can write it: choose one by "
+                "--chat-template, or remove the column"
+            )
+
+
+def refuse_undesirable(record: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Raise a DocumentError if a record, whose text is in these columns, says that its answer is a bad example."""
+    for name in DESIRABLE:
+        if name not in columns and str(record.get(name)).lower() == "false":
+            raise record_error(
+                f"'{name}' is false, which marks a rejected answer, as for KTO, that would be trained: filter for rows "
+                "where it is true, or rename the column if it says something else",
+                "invalid_value",
+            )
+
+
+def _texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty: bool) -> list[MarkedText]:
     """Return both answers of a pair as text, each after its prompt; the answers alone are trained.
 
     An answer may be empty if a token ends it. A DocumentError is raised if a value is no text, or the answers share no
@@ -41,7 +132,7 @@ def texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty: 
     return [MarkedText(text, [(shared, len(text))]) for text in texts]
 
 
-def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: TrainOn) -> list[Chat]:
+def _chats_of_pair(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> list[Chat]:
     """Return both answers of a pair as conversations, each after its prompt.
 
     A DocumentError is raised if a value is wrong, or an answer is not the assistant's.
@@ -112,8 +203,7 @@ def _check_repeated(prompt: str | None, shared: list[Message], records: Records)
     if prompt is not None and prompt.strip() not in [one.strip() if isinstance(one, str) else "" for one in contents]:
         raise record_error(
             f"'{records.prompt_column}' is a string that is none of the messages with which both answers "
-            f"begin; write it as messages, or leave it out by --text-column {','.join(records.columns)}",
-            "invalid_chat",
+            f"begin; write it as messages, or leave it out by --text-column {','.join(records.columns)}"
         )
 
 
@@ -125,7 +215,7 @@ def _no_answer(records: Records, where: str, role: str) -> DocumentError:
     else:
         remedy = "both sides may differ in what the assistant answers only"
     message = f"{where} has the role {role!r} where the assistant's answer begins; {remedy}"
-    return record_error(message, "invalid_chat")
+    return record_error(message)
 
 
 def _without_prompt(records: Records, what: str) -> DocumentError:
