@@ -234,8 +234,8 @@ def test_verify_finds_a_held_out_document_that_is_trained(tmp_path, seed):
     [
         (["--holdout", "2.5"], "--holdout is 2.5: give a share below 1, such as 0.5%", 2),
         (["--holdout", "100%"], "--holdout is 1.0: give a share below 1, such as 0.5%", 2),
-        (["--holdout", "0.00001%"], "292 are not held out, and nothing of the others can be packed: hold out more", 1),
-        (["--holdout", "99.99999%"], "292 are held out, and nothing of the others can be packed: hold out fewer", 1),
+        (["--holdout", "0.00001%"], "292 are not held out, and none of the others can be packed: hold out more", 1),
+        (["--holdout", "99.99999%"], "292 are held out, and none of the others can be packed: hold out fewer", 1),
     ],
 )
 def test_what_cannot_be_held_out_is_refused_in_one_line(tmp_path, options, words, code):

@@ -100,7 +100,7 @@ def require_segments(account: Account | None, segments: int, options: PackOption
         if left := dropped.get(reason):
             raise SourceError(
                 f"nothing to pack: of {account.documents:,} documents, {left:,} are {reason.replace('_', ' ')}, and "
-                f"nothing of the others can be packed: hold out {remedy} (--holdout is {options.holdout})"
+                f"none of the others can be packed: hold out {remedy} (--holdout is {options.holdout})"
             )
     raise SourceError(
         f"nothing to pack: of {account.documents:,} documents, {dropped['empty']:,} are empty and "
