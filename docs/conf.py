@@ -41,7 +41,6 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_preprocess_types = False
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch", "transformers"]
 python_use_unqualified_type_names = True

@@ -8,16 +8,16 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, get_origin
 
 import click
 
-from packer import api
+import packer
 from packer.cli import COMMANDS
 from packer.cli.command import DeclaredOption, heading_of
-from packer.options import Option, PackOptions, RunOptions, options_of
+from packer.options import Option, PackOptions, RunOptions, options_for, options_of
 from packer.options import option as declaring
 from packer.options.option import HEADINGS
 
@@ -121,7 +121,7 @@ def _default(option: Option) -> str:
 
 
 _ARGUMENTS = '''\
-"""The further keyword arguments of `packer.pack` and `packer.stats`, for type checkers and editors.
+"""Types of the keyword arguments of Python functions that are options, for type checkers and editors.
 
 Made from the declarations of options by `python docs/make_commands.py`.
 """
@@ -129,37 +129,30 @@ Made from the declarations of options by `python docs/make_commands.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypedDict
 
 from packer.options.option import {choices}
-
-
-class StatsArguments(TypedDict, total=False):
-    """Options of `packer.stats` and `packer.pack` beside the parameters that these functions name."""
-
-{both}
-
-
-class PackArguments(StatsArguments, total=False):
-    """Options of `packer.pack` alone."""
-
-{alone}
 '''
 
 
 def arguments_module() -> str:
     """Return the content of packer/options/arguments.py."""
-    declared = _types(PackOptions) | _types(RunOptions)
-    others = declared.keys() - {*inspect.signature(api.pack).parameters, "is_holdout"}  # which follows from another
-    both = {name for name, option in options_of(PackOptions).items() if "stats" in option.commands}
-    parts = {"both": others & both, "alone": others - both}
-    fields = {
-        part: "\n".join(f"    {name}: {hint}" for name, hint in declared.items() if name in names)
-        for part, names in parts.items()
-    }
-    words = set(re.findall(r"\w+", "".join(fields.values())))
+    types, classes = _types(PackOptions) | _types(RunOptions), []
+    for function, base in ((packer.stats, None), (packer.pack, packer.stats), (packer.tokenize, None)):
+        known = function.__annotations__.keys() | (options_for(base.__name__).keys() if base else set())
+        fields = [f"    {name}: {types[name]}" for name in options_for(function.__name__) if name not in known]
+        bases = _class_name(base) if base else "TypedDict"
+        head = f"class {_class_name(function)}({bases}, total=False):"
+        doc = f'    """Options of `packer.{function.__name__}`."""'
+        classes.append("\n".join([head, doc, "", *fields, ""]))
+    words = set(re.findall(r"\w+", "".join(classes)))
     choices = sorted(word for word in words if get_origin(getattr(declaring, word, None)) is Literal)
-    return _ARGUMENTS.format(**fields, choices=", ".join(choices))
+    return "\n\n".join([_ARGUMENTS.format(choices=", ".join(choices)), *classes])
+
+
+def _class_name(function: Callable[..., object]) -> str:
+    return f"{function.__name__.title()}Arguments"
 
 
 def _types(declaration: type) -> dict[str, str]:

@@ -28,7 +28,7 @@ from packer.errors import PackerError, SourceError
 
 if TYPE_CHECKING:
     from packer import attention, trainers
-    from packer.api import export, pack, show, stats, tokenize, verify
+    from packer.api import export, pack, stats, tokenize
     from packer.exporting.write_export import Export
     from packer.loader.batch_sampler import BatchSampler
     from packer.loader.collating import batches, collate, flatten, static_shape
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from packer.loader.schedule import PackedSchedule, packed_schedule
     from packer.loader.token_masking import MaskedLM, masked_lm
     from packer.options import PackOptions
-    from packer.pipeline.row_contents import RowContents
+    from packer.pipeline.row_contents import RowContents, show
     from packer.pipeline.tokenizing import TokenizeReport
-    from packer.pipeline.verifying import Verification
+    from packer.pipeline.verifying import Verification, verify
     from packer.report.figures import Comparison, Figures
     from packer.shards.manifest import Manifest
 
@@ -93,7 +93,7 @@ _HOMES = {
     "attention": (),
     "trainers": (),
     "exporting.write_export": ("Export",),
-    "api": ("export", "pack", "show", "stats", "tokenize", "verify"),
+    "api": ("export", "pack", "stats", "tokenize"),
     "loader.collating": ("batches", "collate", "flatten", "static_shape"),
     "loader.token_masking": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset",),
@@ -105,9 +105,9 @@ _HOMES = {
     "loader.row_segments": ("StaticShape",),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),
     "options": ("PackOptions",),
-    "pipeline.row_contents": ("RowContents",),
+    "pipeline.row_contents": ("RowContents", "show"),
     "pipeline.tokenizing": ("TokenizeReport",),
-    "pipeline.verifying": ("Verification",),
+    "pipeline.verifying": ("Verification", "verify"),
     "report.figures": ("Comparison", "Figures"),
     "shards.manifest": ("Manifest",),
 }

@@ -1,28 +1,27 @@
-"""The commands as Python functions, with options as keyword arguments."""
+"""The commands that write, and stats, as Python functions with options as keyword arguments."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from packer.errors import python_names
 from packer.exporting import write_export
-from packer.options import PackOptions, ReadOptions, RunOptions, options_of, values_of
-from packer.options.option import as_lengths, as_path
+from packer.options import PackOptions, ReadOptions, arguments, options_for, values_of
+from packer.options.option import as_lengths, as_path, described
 from packer.output.job import Job, Record, Written
-from packer.pipeline import packing, row_contents, tokenizing, verifying
+from packer.pipeline import packing, tokenizing
 from packer.pipeline import stats as collecting
 from packer.pipeline.stats import ReportFile
 from packer.pipeline.waiting import training_job
-from packer.progress import Progress, python_progress
+from packer.progress import Progress, python_call
 from packer.sources.find_source import one_source
-from packer.stores.paths import expanded, located, packed_path
+from packer.stores.paths import expanded, packed_path
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -31,66 +30,60 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from packer.exporting.write_export import Export
-    from packer.options.arguments import PackArguments, StatsArguments
-    from packer.options.option import Compression, LongPolicy, OnError, TrainOn
-    from packer.pipeline.row_contents import RowContents
+    from packer.options.option import Compression
     from packer.pipeline.tokenizing import TokenizeReport
-    from packer.pipeline.verifying import Verification
     from packer.report.figures import Comparison, Figures
     from packer.shards.manifest import Manifest
 
     OneSource: TypeAlias = str | Path | Dataset | DatasetDict | Sequence[str | Path]
     """A file, folder, Hub id or dataset; a list of files and folders is one source, in this order."""
 
+Function = TypeVar("Function", bound=Callable[..., object])
 
 log = logging.getLogger(__name__)
 
 
+def _with_options(function: Function) -> Function:
+    """Name the options of the command in a function's docstring and signature, for `help` and the reference.
+
+    Type checkers and editors, which do not run this, read `packer.options.arguments`.
+    """
+    signature, documented = inspect.signature(function), inspect.cleandoc(function.__doc__ or "")
+    options = [each for name, each in options_for(function.__name__).items() if name not in signature.parameters]
+    function.__doc__ = re.sub("    options: .*?(?=\n\n)", lambda _: described(options), documented, flags=re.DOTALL)
+    types = arguments.PackArguments.__annotations__
+    parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    for option in options:
+        hint = types[option.name].__forward_arg__ if option.name in types else inspect.Parameter.empty
+        parameters.append(
+            inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint)
+        )
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
+@_with_options
 def pack(
     source: OneSource,
     output: str | Path | None = None,
     *,
     max_len: int | str,
-    tokenizer: str | Path | None = None,
-    text_column: str | None = None,
-    train_on: TrainOn | None = None,
-    chat_template: str | Path | None = None,
-    long: LongPolicy = "split",
-    keep: Sequence[str] = (),
-    algorithm: str = "auto",
-    workers: int | None = None,
-    overwrite: bool = False,
     progress: Progress | bool = True,
-    **options: Unpack[PackArguments],
+    **options: Unpack[arguments.PackArguments],
 ) -> Manifest:
     """Pack a dataset and return its manifest. The same call continues an interrupted one.
+
+        packer.pack("chats.jsonl", max_len="4k", tokenizer="Qwen/Qwen3-0.6B", keep=["topic"], overwrite=True)
 
     Args:
         source: a file, folder or Hub id ("org/name:config" names a configuration), or a `datasets.Dataset` (a
             DatasetDict needs `split`). A list of files and folders is one source, in this order.
         output: folder to write; by default the name of the source with "-packed-MAX_LEN".
         max_len: number of tokens in a row, such as 4096 or "4k".
-        tokenizer: for a source of text or chats, a folder, a tokenizer.json or a Hub id.
-        text_column: column of text or messages, if it has another name than those that are recognized.
-        train_on: part of each document to train on: "assistant", "completion", "all" and others. By default, assistant
-            turns of chats, the completion of a prompt, and all of a plain text.
-        chat_template: a file with a Jinja template, the name of one that comes with packer, or the text of one, to use
-            instead of the tokenizer's own.
-        long: what to do with documents longer than a row: "split", "truncate", "drop" or "error".
-        keep: columns to keep, with one value per segment.
-        algorithm: which documents share a row; `packer.stats(source, algorithm="all")` compares the algorithms.
-        workers: number of threads; by default the number of available cores.
-        overwrite: replace an existing output as soon as the new one is complete.
         progress: True shows bars on a terminal and in a notebook, False nothing; or a callback, called as
             `progress(stage, done, total)`.
-        options: any other option of `packer pack`, under the same name. `help(packer.PackOptions)` and
-            docs/reference/commands.md list them. Those that do not change the bytes are:
-
-            - sync: call fsync for every file and folder (by default True).
-            - engine: "threads"; or "ray" for a Ray cluster with the same storage that is started here, "ray:ADDRESS"
-              for another, and "ray:auto" for the one that this machine belongs to.
-            - ranks: number of this process and how many pack into the same folder, as in "0/4", or "env" to read both
-              from the variables of torchrun, Slurm or SkyPilot. They need not be on one machine.
+        options: the other options of `packer pack`, under the same names; `help(packer.pack)` describes each. What can
+            be repeated on the command line is a list. `chat_template` may also be the text of a template.
 
     Returns:
         The manifest, whose `path` is the folder: `packer.load(manifest.path)` opens it.
@@ -100,53 +93,43 @@ def pack(
         TypeError: there is no option of that name, or `max_len` is missing.
     """
     values = {**locals(), **options}
-    _refuse_unknown(pack, options, (options_of(PackOptions) | options_of(RunOptions)).keys() - {"is_holdout"})
-    with _call(progress) as shown:
+    _refuse_unknown(pack, options)
+    with python_call(progress) as shown:
         pack_options = PackOptions(**values_of(PackOptions, values))
         job = Job(**values_of(Job, {**values, "progress": shown}))
         written = packing.pack(one_source(source), options=pack_options, job=job)
     return replace(_logged(written).record, path=written.output)
 
 
+@_with_options
 def stats(
     source: OneSource,
     *,
     max_len: int | str | Sequence[int | str] | None = None,
-    tokenizer: str | Path | None = None,
-    text_column: str | None = None,
-    train_on: TrainOn | None = None,
-    chat_template: str | Path | None = None,
-    long: LongPolicy = "split",
-    algorithm: str = "auto",
     batch_size: int = 64,
     data_parallel: int | None = None,
     accumulation: int | None = None,
     model: str | None = None,
     report: str | Path | None = None,
     progress: Progress | bool = True,
-    **options: Unpack[StatsArguments],
+    **options: Unpack[arguments.StatsArguments],
 ) -> Figures | Comparison:
     """Count how much padding a dataset has now, and how much when packed; or how full a packed dataset is.
 
     It predicts the number of rows that `pack` makes with the same options. Printed, the result is what `packer stats`
-    prints; in a notebook, it is a table.
+    prints; in a notebook, it is a table. With a `tokenizer`, the report shows the rows of a packed dataset as text.
 
     Args:
         source: as for `pack`; a packed dataset; or a histogram: a CSV file with the header length,count.
         max_len: number of tokens in a row, by default 4096, or a list of several to compare; not for packed datasets.
-        tokenizer: as for `pack`; with a packed dataset, the report shows its rows as text.
-        text_column: as for `pack`.
-        train_on: as for `pack`.
-        chat_template: as for `pack`.
-        long: as for `pack`.
-        algorithm: as for `pack`; "all" compares them.
         batch_size: documents per optimizer step in training without packing.
         data_parallel: ranks that train on one row at a time, to see how long they wait for each other.
         accumulation: rows of each of these ranks in an optimizer step, by default 1.
         model: weights of their model, by default "7B", or its config: a folder, a config.json or a Hub id.
         report: HTML file to write: a report with plots, which needs no network.
         progress: as for `pack`.
-        options: any other option of `packer stats`, under the same name.
+        options: the other options of `packer stats`, under the same names; `help(packer.stats)` describes each.
+            `algorithm="all"` compares the algorithms.
 
     Returns:
         Figures, such as `rows`, `padding` and `epoch`; of several lengths or algorithms, a comparison, whose
@@ -156,36 +139,28 @@ def stats(
         PackerError: an error that the user can fix, in one line.
         TypeError: there is no option of that name.
     """
-    values = {**locals(), **options}
-    _refuse_unknown(stats, options, [name for name, one in options_of(PackOptions).items() if "stats" in one.commands])
-    with _call(progress) as shown:
+    _refuse_unknown(stats, options)
+    with python_call(progress) as shown:
+        path, tokenizer = None if report is None else Path(expanded(report)), as_path(options.get("tokenizer"))
         return collecting.stats(
             one_source(source),
-            max_lens=as_lengths(values.pop("max_len")),
-            values=values,
+            max_lens=as_lengths(max_len),
+            values=options,
             documents_per_step=batch_size,
-            page=ReportFile(path=None if report is None else Path(expanded(report)), tokenizer=as_path(tokenizer)),
+            page=ReportFile(path=path, tokenizer=tokenizer),
             job=training_job(data_parallel, accumulation, model),
             progress=shown,
         )
 
 
+@_with_options
 def tokenize(
     source: OneSource,
     output: str | Path | None = None,
     *,
     tokenizer: str | Path,
-    text_column: str | None = None,
-    train_on: TrainOn | None = None,
-    chat_template: str | Path | None = None,
-    eos: bool = True,
-    keep: Sequence[str] = (),
-    split: str | None = None,
-    on_error: OnError = "error",
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
     progress: Progress | bool = True,
+    **options: Unpack[arguments.TokenizeArguments],
 ) -> TokenizeReport:
     """Tokenize a dataset once and store the tokens, in the format of `datasets.save_to_disk`.
 
@@ -195,94 +170,24 @@ def tokenize(
         source: as for `pack`.
         output: folder to write; by default the name of the source with "-tokenized".
         tokenizer: a folder, a tokenizer.json or a Hub id.
-        text_column: as for `pack`.
-        train_on: as for `pack`.
-        chat_template: as for `pack`.
-        eos: end texts and completions with the end-of-sequence token.
-        keep: as for `pack`.
-        split: split to read from a source that has several.
-        on_error: "skip" leaves out records that cannot be used, and lists them in rejected.jsonl.
-        workers: as for `pack`.
-        sync: call fsync for every file and folder.
-        overwrite: as for `pack`.
         progress: as for `pack`.
+        options: the other options of `packer tokenize`, under the same names; `help(packer.tokenize)` describes each.
 
     Returns:
         What was counted; its `path` is the folder.
 
     Raises:
         PackerError: an error that the user can fix, in one line.
+        TypeError: there is no option of that name, or `tokenizer` is missing.
     """
-    values = locals()
-    with _call(progress) as shown:
-        options = ReadOptions(**values_of(ReadOptions, values))
+    values = {**locals(), **options}
+    _refuse_unknown(tokenize, options)
+    with python_call(progress) as shown:
+        read_options = ReadOptions(**values_of(ReadOptions, values))
         job = Job(**values_of(Job, {**values, "progress": shown}))
-        written = tokenizing.tokenize(one_source(source), options=options, job=job)
+        written = tokenizing.tokenize(one_source(source), options=read_options, job=job)
     assert isinstance(written.output, Path)
     return replace(_logged(written).record, path=written.output)
-
-
-def show(
-    packed: str | Path,
-    row: int = 0,
-    *,
-    document: int | None = None,
-    tokenizer: str | Path | None = None,
-    source: str | Path | Sequence[str | Path] | None = None,
-    full: bool = False,
-) -> RowContents:
-    """Show a row of a packed dataset, segment by segment, or a document.
-
-    Args:
-        packed: folder of the packed dataset.
-        row: number of the row; -1 is the last.
-        document: number of a document, whose segments are shown instead of a row.
-        tokenizer: path or Hub id of the tokenizer, to show text instead of token ids.
-        source: dataset that was packed, if `packed` is an index.
-        full: show all tokens, with trained ones between [[ and ]].
-
-    Returns:
-        The segments; printed, they are what `packer show` prints; in a notebook, a table.
-
-    Raises:
-        PackerError: there is no such row or document, or the dataset cannot be read.
-    """
-    with python_names():
-        name, folder = as_path(tokenizer), packed_path(packed)
-        return row_contents.show(folder, row, document=document, tokenizer=name, source=source, full=full)
-
-
-def verify(
-    packed: str | Path,
-    source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict] | None = None,
-    *,
-    tokenizer: str | None = None,
-    workers: int | None = None,
-    engine: str = "threads",
-    progress: Progress | bool = True,
-) -> Verification:
-    """Check a packed dataset; return a list of its faults, which is true if there is none.
-
-    `if packer.verify(packed): train()` trains only on a dataset without faults. Otherwise, the result is a list of
-    sentences, and false.
-
-    Without `source`, this checks hashes, structure and the totals of the manifest. With it, every token that should be
-    in the rows is also compared with the source, together with its label and its place.
-
-    Args:
-        packed: folder of the packed dataset.
-        source: source that was packed, or a list of all its paths, in order. Text is tokenized again.
-        tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
-        workers: number of shards that are checked at a time; by default the number of available cores.
-        engine: "threads", or a Ray cluster with the same storage that checks the shards, as in `pack`.
-        progress: as in `pack`.
-
-    Raises:
-        PackerError: the packed dataset or the source cannot be read.
-    """
-    with _call(progress) as shown:
-        job = Job(workers=workers, engine=engine, progress=shown)
-        return verifying.verify(packed_path(packed), located(source), tokenizer=tokenizer, job=job)
 
 
 def export(
@@ -320,7 +225,7 @@ def export(
     Raises:
         PackerError: an error that the user can fix, in one line.
     """
-    with _call(progress) as shown:
+    with python_call(progress) as shown:
         job = Job(output=output, workers=workers, sync=sync, overwrite=overwrite, progress=shown)
         written = write_export.export(str(packed_path(packed)), to=to, compression=compression, eos_id=eos_id, job=job)
     return replace(written.record, path=written.output)
@@ -332,17 +237,11 @@ def _logged(written: Written[Record]) -> Written[Record]:
     return written
 
 
-@contextmanager
-def _call(progress: Progress | bool) -> Iterator[Progress]:
-    """Run a function of this module: show progress, and name options in errors as in Python."""
-    with python_names(), python_progress(progress) as shown:
-        yield shown
-
-
-def _refuse_unknown(function: Callable[..., object], arguments: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise a TypeError that suggests the nearest name if a further keyword argument is not known."""
-    for name in arguments:
+def _refuse_unknown(function: Callable[..., object], names: Iterable[str]) -> None:
+    """Raise a TypeError that suggests the nearest name if a function has no keyword argument of a name."""
+    known = inspect.signature(function).parameters
+    for name in names:
         if name not in known:
-            nearest = get_close_matches(name, [*inspect.signature(function).parameters, *known], 1, 0.5)
+            nearest = get_close_matches(name, known, 1, 0.5)
             meant = f": did you mean {nearest[0]}?" if nearest else ""
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{meant}")

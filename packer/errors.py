@@ -28,6 +28,8 @@ class PackerError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))
+        self.in_command = str(self)
+        """The message with options named as on the command line; `str` of an error in Python names them as there."""
 
 
 class OptionError(PackerError):
@@ -77,12 +79,17 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def python_names() -> Iterator[None]:
-    """Name options in errors as in Python: "choose --long truncate" -> "choose long='truncate'"."""
+    """Name options in errors as in Python."""
     try:
         yield
     except PackerError as error:
-        error.args = tuple(_OPTION.sub(_in_python, str(part)) for part in error.args)
+        error.args = (in_python(error.in_command),)
         raise
+
+
+def in_python(text: str) -> str:
+    """Name options as in Python: "choose --long truncate" -> "choose long='truncate'"."""
+    return _OPTION.sub(_named, text)
 
 
 # a command in quotes, which stays; or an option, with the word behind it where that is its value
@@ -91,7 +98,7 @@ _VALUE = r"(?!(?:and|if|is|or|out|with)\b)[a-z0-9][\w:,./-]*\w"
 _OPTION = re.compile(rf"`.*?`|(?<![\w-])--(?:({_WITH_VALUE}) ({_VALUE})|([a-z]+(?:-[a-z]+)*)(?: FILE\b)?)")
 
 
-def _in_python(found: re.Match[str]) -> str:
+def _named(found: re.Match[str]) -> str:
     with_value, value, name = found.groups()
     if with_value is not None:
         return f"{with_value.replace('-', '_')}={value!r}"

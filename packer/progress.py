@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from packer.errors import python_names
 from packer.plain_text import visible
 from packer.signals import raise_if_interrupted
 
@@ -116,15 +117,19 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
 
 
 @contextmanager
-def python_progress(progress: Progress | bool) -> Iterator[Progress]:
-    """Return the user's callback or, for True, one that draws bars on terminals and in notebooks only."""
-    if not isinstance(progress, bool):
-        yield progress
-    elif progress and _has_bars():
-        with _drawn() as draw:
-            yield draw
-    else:
-        yield silent
+def python_call(progress: Progress | bool) -> Iterator[Progress]:
+    """Run a Python function of packer: name options in errors as in Python, and yield the callback for progress.
+
+    That is the user's or, for True, one that draws bars on terminals and in notebooks only.
+    """
+    with python_names():
+        if not isinstance(progress, bool):
+            yield progress
+        elif progress and _has_bars():
+            with _drawn() as draw:
+                yield draw
+        else:
+            yield silent
 
 
 def _in_notebook() -> bool:

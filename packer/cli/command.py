@@ -13,7 +13,7 @@ from packer.cli.command_options import CommandOptions
 from packer.cli.one_line_errors import one_line_errors
 from packer.cli.printing import echo
 from packer.errors import PackerError
-from packer.options import Option, PackOptions, RunOptions, options_of
+from packer.options import Option, options_for, options_of
 from packer.options.option import GENERAL, HEADINGS, REQUIRED
 from packer.stores import RemotePath, is_remote
 from packer.stores.paths import PathList, expanded
@@ -53,12 +53,9 @@ def command(
 
     def made_of(function: Callable[..., None]) -> PackerCommand:
         made = click.command(cls=PackerCommand, **settings)(function)
-        made.params += [
-            DeclaredOption(replace(option, **changes.get(option.name, {})))
-            for declaration in (PackOptions, RunOptions, CommandOptions)
-            for option in options_of(declaration).values()
-            if made.name in option.commands
-        ]
+        alone = [option for option in options_of(CommandOptions).values() if made.name in option.commands]
+        declared = [*options_for(str(made.name)).values(), *alone]
+        made.params += [DeclaredOption(replace(option, **changes.get(option.name, {}))) for option in declared]
         made.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
         settled: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
         made.params.append(click.Option(["--help-all"], help="Show every option and exit.", **settled))

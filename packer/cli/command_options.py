@@ -15,14 +15,6 @@ from packer.options.pack_options import INT32
 class CommandOptions:
     """Declarations of the options, each of which is a parameter of the function of its commands."""
 
-    lengths: str | None = option(
-        None,
-        "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
-        "or JSON lines. The result says which documents share a row, as with --index-only.",
-        READING,
-        metavar="FILE[:COLUMN]",
-        commands=("pack",),
-    )
     for_trainer: str | None = option(
         None,
         "Trainer for the rows: refuse what it cannot read, and print the lines to write for it.",

@@ -45,6 +45,8 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
         with explained_bus_errors(), signals.noted():
             yield
     except BaseException as error:  # panics of Rust extensions are not an Exception
+        if isinstance(error, PackerError):
+            error.args = (error.in_command,)
         code, message = _code_and_message(error, again)
         if debug or message is None:
             raise

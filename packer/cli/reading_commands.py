@@ -18,7 +18,6 @@ from packer.cli.command import ARGUMENTS, ParamType, UserPath, command, source_o
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.printing import echo, echo_json, echo_styled, styled
 from packer.errors import PackerError
-from packer.options import values_of
 from packer.options.option import as_lengths
 from packer.plain_text import render_table
 from packer.progress import progress_bars
@@ -39,22 +38,27 @@ if TYPE_CHECKING:
 )
 @click.argument("packed", type=UserPath())
 def verify(
-    packed: AnyPath, tokenizer: str | None, sources: tuple[str, ...], *, as_json: bool, **values: object
+    packed: AnyPath,
+    *,
+    tokenizer: str | None,
+    sources: tuple[str, ...],
+    workers: int | None,
+    engine: str,
+    as_json: bool,
 ) -> None:
     """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source.
 
     The exit code is 3 if anything is wrong.
     """
-    from packer.output.job import Job
-    from packer.pipeline.verifying import verify as verify_rows
+    from packer.pipeline import verifying
     from packer.shards.files import holdout_of
     from packer.shards.manifest import is_packed
     from packer.shards.reader import read_manifest
 
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
-        job = Job(progress=progress, **values_of(Job, values))
-        faults = [*verify_rows(packed, source, tokenizer=tokenizer, job=job)]
+        found = verifying.verify(packed, source, tokenizer=tokenizer, workers=workers, engine=engine, progress=progress)
+        faults = [*found]  # a list, because a result without faults is true
         manifest = None if faults else read_manifest(packed)
     other, side = None, ""
     if manifest is not None and manifest.options.holdout is not None:
@@ -302,7 +306,7 @@ def show(
         raise click.UsageError("Give a ROW or a --document, not both.")
     with progress_bars():  # also shows warnings
         found = row_contents.show(
-            packed, row, document=document, tokenizer=tokenizer, source=list(sources) or None, full=full
+            packed, row or 0, document=document, tokenizer=tokenizer, source=list(sources) or None, full=full
         )
     # See no-color.org and force-color.org.
     color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())

@@ -92,7 +92,13 @@ def write_output(
         "output": {
             "default_words": "DATASET-packed-MAX_LEN",
             "help": "Folder to write, here or in object storage, as in s3://bucket/set.",
-        }
+        },
+        "lengths_column": {
+            "help": "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, "
+            "Parquet, CSV or JSON lines. The result says which documents share a row, as with --index-only.",
+            "flags": ("--lengths",),
+            "metavar": "FILE[:COLUMN]",
+        },
     },
     resumes=True,
     short_help="Pack a dataset into rows of fixed length.",
@@ -102,7 +108,7 @@ def pack(
     dataset: tuple[str, ...],
     tokenizer: str | None,
     *,
-    lengths: str | None,
+    lengths_column: str | None,
     for_trainer: str | None,
     as_json: bool,
     **values: object,
@@ -123,10 +129,10 @@ def pack(
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing
 
-    if lengths is not None:
-        dataset, values["lengths_column"] = _lengths_source(dataset, lengths)
+    if lengths_column is not None:
+        dataset, lengths_column = _lengths_source(dataset, lengths_column)
     source = source_of(dataset)
-    pack_options = PackOptions(tokenizer=tokenizer, **values_of(PackOptions, values))
+    pack_options = PackOptions(tokenizer=tokenizer, lengths_column=lengths_column, **values_of(PackOptions, values))
     refuse_rows(for_trainer, pack_options)
     write_output(
         partial(packing.pack, source, options=pack_options),

@@ -3,15 +3,33 @@
     pack_options.py     every option that affects the bytes: what is read, how it is cut, which documents share a row
     run_options.py      options of everything that writes a folder, which do not affect the bytes
     option.py           how an option is declared, how declarations are read, and values as users give them
-    arguments.py        types of the keyword arguments of `packer.pack`, made from the declarations
+    arguments.py        types of keyword arguments for type checkers and editors, made from the declarations
 
 Options that only commands have are declared in `packer/cli/command_options.py`. The command line, the checks of values,
 the option table of the manifest and docs/reference/commands/ follow from the declarations. Nothing here imports numpy,
 pyarrow or Numba.
 """
 
+from __future__ import annotations
+
 from packer.options.option import Option, byte_size, options_of, parse_size, values_of
 from packer.options.pack_options import PackOptions, ReadOptions
 from packer.options.run_options import RunOptions
 
-__all__ = ["Option", "PackOptions", "ReadOptions", "RunOptions", "byte_size", "options_of", "parse_size", "values_of"]
+__all__ = [
+    "Option",
+    "PackOptions",
+    "ReadOptions",
+    "RunOptions",
+    "byte_size",
+    "options_for",
+    "options_of",
+    "parse_size",
+    "values_of",
+]
+
+
+def options_for(command: str) -> dict[str, Option]:
+    """Return the options of a command and of the Python function of its name, without those of commands alone."""
+    declared = options_of(PackOptions) | options_of(RunOptions)
+    return {name: option for name, option in declared.items() if command in option.commands}

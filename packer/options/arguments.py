@@ -1,4 +1,4 @@
-"""The further keyword arguments of `packer.pack` and `packer.stats`, for type checkers and editors.
+"""Types of the keyword arguments of Python functions that are options, for type checkers and editors.
 
 Made from the declarations of options by `python docs/make_commands.py`.
 """
@@ -6,13 +6,14 @@ Made from the declarations of options by `python docs/make_commands.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypedDict
 
-from packer.options.option import Document, OnError, SplitAt, TokenType, Untrained
+from packer.options.option import Document, LongPolicy, OnError, SplitAt, TokenType, TrainOn, Untrained
 
 
 class StatsArguments(TypedDict, total=False):
-    """Options of `packer.stats` and `packer.pack` beside the parameters that these functions name."""
+    """Options of `packer.stats`."""
 
     split: str | None
     input_column: str
@@ -21,12 +22,18 @@ class StatsArguments(TypedDict, total=False):
     eos_id: int | None
     dtype: TokenType | None
     on_error: OnError
+    tokenizer: str | Path | None
+    text_column: str | None
+    train_on: TrainOn | None
+    chat_template: str | Path | None
     eos: bool
     pairs: bool
     share_prefixes: bool
     seed: int
     align: int
+    long: LongPolicy
     split_at: SplitAt | None
+    algorithm: str
     max_segments: int | None
     limit: Sequence[str]
     group_by: str | None
@@ -34,9 +41,10 @@ class StatsArguments(TypedDict, total=False):
 
 
 class PackArguments(StatsArguments, total=False):
-    """Options of `packer.pack` alone."""
+    """Options of `packer.pack`."""
 
     lengths_column: str | None
+    keep: Sequence[str]
     keep_tokens: Sequence[str]
     holdout: float | str | None
     untrained: Untrained
@@ -45,6 +53,23 @@ class PackArguments(StatsArguments, total=False):
     add_column: str | Sequence[str]
     labels: bool
     shard_size: int | str
+    workers: int | None
     sync: bool
+    overwrite: bool
     engine: str
     ranks: str | None
+
+
+class TokenizeArguments(TypedDict, total=False):
+    """Options of `packer.tokenize`."""
+
+    split: str | None
+    on_error: OnError
+    keep: Sequence[str]
+    text_column: str | None
+    train_on: TrainOn | None
+    chat_template: str | Path | None
+    eos: bool
+    workers: int | None
+    sync: bool
+    overwrite: bool

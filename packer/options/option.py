@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from packer.errors import OptionError, PackerError
+from packer.errors import OptionError, PackerError, in_python
 from packer.json_records import FLAG, TEXT, ValueKind, number, or_null, whole_number
 from packer.stores import RemotePath
 from packer.stores.paths import expanded
@@ -177,6 +178,19 @@ def values_of(declaration: type, values: Mapping[str, object]) -> dict[str, Any]
     return {name: declared[name].converted(values[name]) if name in declared else values[name] for name in names}
 
 
+def described(options: Iterable[Option]) -> str:
+    """Return what options do, by name, as the lines of a Python docstring under "Args"."""
+    lines = []
+    for each in options:
+        text = f"{each.name}: {each.help}"
+        if each.choices:
+            text += f" {'One of' if each.is_choice else 'Those are'}: {', '.join(each.choices)}."
+        if each.default_words is not None:
+            text += f" By default: {each.default_words}."
+        lines.append(fill(in_python(text), 120, initial_indent=4 * " ", subsequent_indent=8 * " "))
+    return "\n".join(lines)
+
+
 def option(default: Any, help: str, heading: str, **settings: Any) -> Any:
     """Return a dataclass field that declares an option; the settings are fields of `Option`.
 
@@ -287,7 +301,7 @@ def as_path(path: str | Path | None) -> str | None:
     return str(path) if isinstance(path, Path) else path
 
 
-def as_template(template: object) -> object:
+def as_template(template: str | Path | None) -> str | Path | None:
     """A chat template: the text of one, which has a "{", the name of one that comes with packer, or a file's text."""
     is_text = isinstance(template, str) and ("{" in template or template in BUILT_IN_TEMPLATES)
     if is_text or not isinstance(template, (str, Path)):

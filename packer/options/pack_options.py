@@ -35,6 +35,7 @@ from packer.options.option import (
     as_template,
     as_token_columns,
     check_options,
+    described,
     option,
     options_of,
     values_of,
@@ -69,7 +70,7 @@ class ReadOptions(JsonRecord):
         None,
         "Column with the number of tokens of each document, instead of tokens; any name for a .npy file.",
         READING,
-        commands=(),
+        commands=PACK,
     )
     document: Document = option(
         "document",
@@ -503,5 +504,4 @@ class PackOptions(ReadOptions):
             raise TypeError(f"the options in the manifest are damaged: {error}") from error
 
 
-_sentences = [f"    {name}: {option.help}" for name, option in options_of(PackOptions).items()]
-PackOptions.__doc__ = "\n".join([f"{PackOptions.__doc__}\n\nAttributes:", *_sentences])
+PackOptions.__doc__ = f"{PackOptions.__doc__}\n\nAttributes:\n{described(options_of(PackOptions).values())}"

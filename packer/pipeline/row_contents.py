@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.column_names import TREE, input_ids_in
-from packer.errors import PackerError
+from packer.errors import PackerError, python_names
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.tree_nodes import nodes_of
+from packer.options.option import as_path
 from packer.plain_text import count_of, html_table, render_table
 from packer.stores import AnyPath
+from packer.stores.paths import packed_path
 from packer.text.tokenizer import open_decoder, open_tokenizer
 
 if TYPE_CHECKING:
@@ -156,19 +159,54 @@ class RowContents:
 
 
 def show(
-    packed: AnyPath,
-    row: int | None = None,
+    packed: str | AnyPath,
+    row: int = 0,
     *,
     document: int | str | None = None,
-    tokenizer: str | None = None,
-    source: Any = None,
+    tokenizer: str | Path | None = None,
+    source: str | Path | Sequence[str | Path] | None = None,
     full: bool = False,
 ) -> RowContents:
-    """Read a row, the first one if none is named, or the segments of a document.
+    """Show a row of a packed dataset, segment by segment, or a document.
 
-    `source` is the dataset that an index was packed from. A PackerError says what is wrong.
+    Args:
+        packed: folder of the packed dataset.
+        row: number of the row; -1 is the last.
+        document: number of a document, whose segments are shown instead of a row.
+        tokenizer: path or Hub id of the tokenizer, to show text instead of token ids.
+        source: dataset that was packed, if `packed` is an index.
+        full: show all tokens, with trained ones between [[ and ]].
+
+    Returns:
+        The segments; printed, they are what `packer show` prints; in a notebook, a table.
+
+    Raises:
+        PackerError: there is no such row or document, or the dataset cannot be read.
     """
-    dataset = load(packed, source=source)
+    with python_names():
+        name, folder = as_path(tokenizer), packed_path(packed)
+        dataset = load(folder, source=source)
+        _refuse_tokenless(dataset, folder)
+        if name is not None:
+            _refuse_another(name, dataset, folder)
+        if document is not None:
+            found = _rows_of_document(dataset, folder, str(document))
+        elif -len(dataset) <= row < len(dataset):
+            found = {row % len(dataset): segments_of(dataset, row)}
+        else:
+            raise PackerError(f"{folder} has no row {row}: there are {len(dataset):,}, from 0 to {len(dataset) - 1:,}")
+        return RowContents(
+            packed=str(folder),
+            rows=found,
+            decode=open_decoder(name) if name is not None else None,
+            group_by=dataset.manifest.options.group_by,
+            full=full,
+            of_document=document is not None,
+        )
+
+
+def _refuse_tokenless(dataset: PackedDataset, packed: AnyPath) -> None:
+    """Raise a PackerError if the rows have no tokens to show."""
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(
             f"{packed} was packed from lengths alone, so there are no tokens to show: packer.rows('{packed}') has "
@@ -178,23 +216,6 @@ def show(
         raise PackerError(
             f"{packed} is an index, whose rows have no tokens: name the dataset that was packed by --source"
         )
-    decode = open_decoder(tokenizer) if tokenizer is not None else None
-    if tokenizer is not None:
-        _refuse_another(tokenizer, dataset, packed)
-    if document is not None:
-        found = _rows_of_document(dataset, packed, str(document))
-    elif -len(dataset) <= (row or 0) < len(dataset):
-        found = {(row or 0) % len(dataset): segments_of(dataset, row or 0)}
-    else:
-        raise PackerError(f"{packed} has no row {row}: there are {len(dataset):,}, from 0 to {len(dataset) - 1:,}")
-    return RowContents(
-        packed=str(packed),
-        rows=found,
-        decode=decode,
-        group_by=dataset.manifest.options.group_by,
-        full=full,
-        of_document=document is not None,
-    )
 
 
 def _refuse_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 from packer.engines.engine import Engine, available_workers
 from packer.errors import SourceError, system_errors
 from packer.json_records import REMEDY, SourceIdentity
+from packer.options import values_of
 from packer.output.job import Job
 from packer.pipeline.against_source import SourceComparison
 from packer.pipeline.rejected_list import with_counts
-from packer.progress import Progress
+from packer.progress import Progress, python_call
 from packer.shards.check_shards import differences, verify_packed
 from packer.shards.files import holdout_of
 from packer.shards.manifest import Manifest, is_packed
@@ -22,9 +23,9 @@ from packer.sources.open_source import open_packed_source
 from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
-from packer.stores import AnyPath, any_path
+from packer.stores import AnyPath
 from packer.stores.local_files import temporary_directory
-from packer.stores.paths import expanded
+from packer.stores.paths import expanded, located, packed_path
 from packer.text.text_source import open_source
 
 _SHOWN = 20  # faults in the `repr` of a result
@@ -58,22 +59,36 @@ def verify(
     source: SourceLike | Sequence[SourceLike] | None = None,
     *,
     tokenizer: str | None = None,
-    job: Job = Job(),  # noqa: B008 (immutable)
+    workers: int | None = None,
+    engine: str = "threads",
+    progress: Progress | bool = True,
 ) -> Verification:
-    """Return a sentence for each fault of a packed dataset.
+    """Check a packed dataset; return a list of its faults, which is true if there is none.
 
-    Without `source`, checks hashes, structure, and groups if their column is kept. With
-    `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once
-    with its label, at the place that doc_ids and doc_starts give.
+    `if packer.verify(packed): train()` trains only on a dataset without faults. Otherwise, the result is a list of
+    sentences, and false.
 
-    Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and
-    tokens, and the trained ones of an index with labels. Three are not that only the planner knows: `pool_rows`,
-    `rows_ungrouped`, and `lower_bound` if the algorithm may improve on the bounds of `packer.algorithms.bounds`.
+    Without `source`, this checks hashes, structure, the totals of the manifest, and groups if their column is kept.
+    With it, every token that should be in the rows is also compared with the source, together with its label and its
+    place, and the totals are those of its documents and tokens. Three totals that only the planner knows are not
+    counted again: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm may improve on the bounds of
+    `packer.algorithms.bounds`.
 
-    Arguments are those of `packer.verify`. Progress is "verify" in bytes of the shards, and "compare" in tokens.
+    Args:
+        packed: folder of the packed dataset.
+        source: source that was packed, or a list of all its paths, in order. Text is tokenized again.
+        tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
+        workers: number of shards that are checked at a time; by default the number of available cores.
+        engine: "threads", or a Ray cluster with the same storage that checks the shards, as in `pack`.
+        progress: as in `pack`; the stages are "verify", in bytes of the shards, and "compare", in tokens.
+
+    Raises:
+        PackerError: the packed dataset or the source cannot be read.
     """
-    folder, source = any_path(expanded(packed)), expanded(source)
-    return Verification(folder, _faults(folder, source, tokenizer, job))
+    with python_call(progress) as shown:
+        job = Job(**values_of(Job, {"workers": workers, "engine": engine, "progress": shown}))
+        folder = packed_path(packed)
+        return Verification(folder, _faults(folder, expanded(located(source)), tokenizer, job))
 
 
 def _faults(
