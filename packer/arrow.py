@@ -39,27 +39,27 @@ _DTYPES = {
 
 
 def numpy_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
-    """The dtype of a type of whole numbers or floats, or of fixed-size lists of these, which then has a shape."""
+    """Return the dtype of a type of whole numbers or floats; for fixed-size lists of these, the dtype has a shape."""
     if pa.types.is_fixed_size_list(arrow_type):
         return np.dtype((_DTYPES[arrow_type.value_type], (arrow_type.list_size,)))
     return _DTYPES[arrow_type]
 
 
 def is_numeric(arrow_type: pa.DataType) -> bool:
-    """Whether a type is one of whole numbers or floats."""
+    """Whether values of a type are whole numbers or floats."""
     return arrow_type in _DTYPES
 
 
 def has_dtype(arrow_type: pa.DataType) -> bool:
-    """Whether a token may have a value of a type: a number, or a fixed-size list of numbers that is not empty."""
+    """Whether a token can have a value of this type: a number, or a fixed-size list of numbers that is not empty."""
     is_wide = pa.types.is_fixed_size_list(arrow_type) and arrow_type.list_size > 0
     return is_numeric(arrow_type.value_type if is_wide else arrow_type)
 
 
 def as_numpy(array: pa.Array) -> NDArray[Any]:
-    """The values of an array of numbers without nulls, in place: read-only, of the array's own dtype.
+    """Return the values of an array of numbers without nulls as a read-only view of the same dtype.
 
-    Fixed-size lists of numbers are an array of shape (lists, size). Booleans, which Arrow stores as bits, are copied.
+    Fixed-size lists of numbers become an array of shape (lists, size). Booleans are copied, because Arrow stores bits.
     """
     assert array.null_count == 0
     if pa.types.is_fixed_size_list(array.type):
@@ -76,7 +76,7 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 
 
 def as_arrow(values: NDArray[Any], is_valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array of a contiguous array, in place; booleans are copied. Without `is_valid`, none is null.
+    """Return a view of a contiguous array as an Arrow array; booleans are copied. Without `is_valid`, no value is null.
 
     An array of shape (lists, size) becomes fixed-size lists.
     """
@@ -89,17 +89,17 @@ def as_arrow(values: NDArray[Any], is_valid: NDArray[np.bool_] | None = None) ->
 
 
 def _bits(values: NDArray[np.bool_]) -> pa.Buffer:
-    """Booleans as Arrow stores them."""
+    """Return booleans as bits, as Arrow stores them."""
     return pa.py_buffer(np.packbits(values, bitorder="little"))
 
 
 def as_scalar(value: int, arrow_type: pa.DataType) -> pa.Scalar:
-    """A whole number as a value of a type of numbers or booleans."""
+    """Return a whole number as a value of a type of numbers or booleans."""
     return as_arrow(np.array([value], np.int64)).cast(arrow_type)[0]
 
 
 def strings(values: Sequence[str | None]) -> pa.StringArray:
-    """An Arrow array of texts and nulls, of at most 2 GB in all."""
+    """Return an Arrow array of texts and nulls. Raises an OverflowError if they have more than 2 GB."""
     encoded = [b"" if value is None else value.encode() for value in values]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     if offsets[-1] >= 2**31:
@@ -110,7 +110,10 @@ def strings(values: Sequence[str | None]) -> pa.StringArray:
 
 
 def of_one_type(values: Sequence[Any]) -> pa.Array | None:
-    """Convert texts, booleans, numbers of one type, or null, as `pa.array` does; None for other or too large values."""
+    """Convert texts, booleans or numbers of one type, and nulls, as `pa.array` does.
+
+    Returns None for other values, and for values that are too large.
+    """
     kinds = {*map(type, values)} - {type(None)}
     if not kinds:
         return pa.nulls(len(values))
@@ -129,7 +132,7 @@ def of_one_type(values: Sequence[Any]) -> pa.Array | None:
 
 
 def format_value(value: pa.Scalar) -> str:
-    """Write a value as Python does, or name its type if Python has no such value, as for dates beyond the year 9999."""
+    """Write a value as Python does, or name its type if Python has no such value (a date after 9999)."""
     try:
         return repr(value.as_py())
     except (OverflowError, ValueError):
@@ -159,13 +162,13 @@ def is_compressed(stream: pa.Buffer) -> bool:
 
 
 class MessageHeader:
-    """The fields of a message that are needed, from its FlatBuffer; a `struct.error` is raised if it is damaged."""
+    """Kind, size and rows of a message, from its FlatBuffer. Raises a `struct.error` if it is damaged."""
 
     def __init__(self, content: memoryview) -> None:
         (table,) = struct.unpack_from("<I", content)
         self.kind = _number(content, table, _HEADER_TYPE, "<B")
         self.body = max(_number(content, table, _BODY_LENGTH, "<q"), 0)
-        self.rows, self.is_compressed = 0, False  # of a record batch, or of a dictionary
+        self.rows, self.is_compressed = 0, False  # set for record batches and dictionaries
         header = _field_place(content, table, _HEADER)
         if self.kind == DICTIONARY_BATCH and header:
             header = _field_place(content, _follow(content, header), _DATA)

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and errors of the system as one line with the remedy. Imports nothing of this package."""
+"""Errors that a user can fix, in one line with the remedy, and errors of the system as such lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions raised by reading damaged JSON."""
 
-_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
+_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the second when a library is loaded
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
 _NETWORK = ("Connect", "Timeout", "gaierror", "OfflineMode")
 _NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
@@ -22,8 +22,8 @@ _NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 class PackerError(Exception):
     """A user's mistake or a machine's limit, described in one line: the value, the limit and the remedy.
 
-    The command line prints it without a traceback and exits with 1, or with 2 for an `OptionError`. Line breaks, as in
-    a name quoted from a damaged file, become spaces.
+    The command line prints it without a traceback and exits with 1, or with 2 for an `OptionError`. Line breaks, which
+    a name quoted from a damaged file may have, become spaces.
     """
 
     def __init__(self, message: str) -> None:
@@ -44,7 +44,7 @@ class OtherSourceError(PackerError):
 
     Args:
         found: what was looked for, and what the source has.
-        remedy: the option that chooses another; `verify`, which has no such option, replaces it.
+        remedy: the option that chooses another. `verify` has no such option, and replaces the remedy.
     """
 
     def __init__(self, found: str, remedy: str) -> None:
@@ -68,7 +68,7 @@ class NoLocksError(OSError):
 
 
 def extra(name: str) -> str:
-    """Return how to install the packages of an extra, for a message."""
+    """Return words for a message on how to install the packages of an extra."""
     return f'install packer with its extra "{name}", in a checkout by pip install ".[{name}]"'
 
 
@@ -92,7 +92,7 @@ def in_python(text: str) -> str:
     return _OPTION.sub(_named, text)
 
 
-# a command in quotes, which stays; or an option, with the word behind it where that is its value
+# either a quoted command, which stays, or an option, with the word behind it if that is its value
 _WITH_VALUE = "(?:chat-template|dtype|eos-id|long|on-error|split|split-at|text-column|train-on|untrained)"
 _VALUE = r"(?!(?:and|if|is|or|out|with)\b)[a-z0-9][\w:,./-]*\w"
 _OPTION = re.compile(rf"`.*?`|(?<![\w-])--(?:({_WITH_VALUE}) ({_VALUE})|([a-z]+(?:-[a-z]+)*)(?: FILE\b)?)")
@@ -125,10 +125,10 @@ def shortage(error: BaseException) -> str | None:
 
 
 def check_address_space(needed: int, what: str) -> None:
-    """Raise MemoryError if fewer than `needed` bytes of address space are left for code that would abort the process.
+    """Raise a MemoryError if fewer than `needed` bytes of address space are left.
 
-    LLVM and the library of tokenizers do so. Without a limit by `ulimit -v`, nothing is checked. Other threads may take
-    what is left in the meantime, so `needed` has to be generous.
+    LLVM and the library of tokenizers abort the process if memory runs out. Nothing is checked without a limit by
+    `ulimit -v`. Other threads may take memory in the meantime, so `needed` has to be generous.
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
@@ -140,14 +140,14 @@ def check_address_space(needed: int, what: str) -> None:
 
 
 def shortage_behind(error: BaseException) -> str | None:
-    """Return what `shortage` says about an error or the nearest of its causes."""
+    """Return the first result of `shortage` for an error and its causes, the nearest first."""
     return next((found for cause in _causes(error) if (found := shortage(cause)) is not None), None)
 
 
 def hub_is_unreachable(error: BaseException) -> bool:
-    """Whether an error, or one that caused it, means that the Hugging Face Hub did not answer.
+    """Whether an error or one of its causes means that the Hugging Face Hub did not answer.
 
-    The types of errors differ with the version of huggingface_hub and its HTTP library, their names do not.
+    Types of errors differ between versions of huggingface_hub and its HTTP library, but words in their names do not.
     """
     return any(
         isinstance(cause, (ConnectionError, TimeoutError)) or any(word in type(cause).__name__ for word in _NETWORK)
@@ -167,7 +167,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def system_errors(out: object, *, resumes: bool) -> Iterator[None]:
     """Raise an OSError, or any library's error for lack of threads or memory maps, as a PackerError with the remedy.
 
-    The message names `out` if the error names no file; `resumes` is whether the same command resumes the output.
+    The message names `out` if the error names no file. `resumes` says whether the same command resumes the output.
     """
     goes_on = ": it resumes where it stopped" if resumes else ""
     try:

@@ -20,7 +20,7 @@ Collected = TypeVar("Collected", dict[str, object], list[object])
 
 
 class ValueKind(NamedTuple):
-    """A kind of values other than lists and objects: its name in messages, and whether a value is of this kind."""
+    """A kind of JSON values that are not lists or objects: its name in messages, and a test for its values."""
 
     name: str
     fits: Callable[[Any], bool]
@@ -34,14 +34,14 @@ def whole_number(least: int, most: int) -> ValueKind:
 
 
 def number(least: float, most: float = sys.float_info.max) -> ValueKind:
-    """Return the kind of numbers from `least` to `most`, whole or not; NaN is none of them."""
+    """Return the kind of numbers from `least` to `most`, whole or not, without NaN."""
     limits = "above 0" if least == sys.float_info.min else f"from {least}"
     limits += "" if most == sys.float_info.max else f" to {most}"
     return ValueKind(f"a number {limits}", lambda value: type(value) in (int, float) and least <= value <= most)
 
 
 def or_null(kind: ValueKind) -> ValueKind:
-    """Return the kind that also holds null."""
+    """Return the kind of the same values and null."""
     return ValueKind(f"{kind.name}, or null", lambda value: value is None or kind.fits(value))
 
 
@@ -60,8 +60,8 @@ class JsonRecord:
     """Base of frozen dataclasses that are written as JSON objects.
 
     A field holds a string, a bool, an integer, a number of an annotated type (such as `Count`), another record, a tuple
-    of these, or a mapping from names to these. A field that equals its default is left out of the object, as is one
-    that records are not compared by, such as a path.
+    of these, or a mapping from names to these. Fields that equal their defaults are left out of the object, and so are
+    fields with `compare=False`, such as a path.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class File(JsonRecord):
@@ -101,9 +101,9 @@ def read_fields(
 ) -> dict[str, Any]:
     """Check the fields of a JSON object and return their values.
 
-    Unknown fields, which later versions may add, are ignored. A type is a `ValueKind`, or one that a field of a
-    `JsonRecord` may have; `name` stands for the object in messages, and is empty for the manifest. Raises a KeyError
-    for missing fields, and a TypeError for values of another kind or outside their limits.
+    Unknown fields, which later versions may add, are ignored. Types are `ValueKind`s, or types of fields of a
+    `JsonRecord`. `name` stands for the object in messages, and is empty for the manifest. Raises a KeyError for missing
+    fields, and a TypeError for values of another kind or outside their limits.
     """
     found = _typed(content, dict, name)
     for field in types:
@@ -138,7 +138,7 @@ def _typed(value: object, expected: type[Collected], name: str) -> Collected:
 
 @cache
 def _declared(record: type) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the type of every field, without the None of optional ones, and the names of the optional ones."""
+    """Return the type of every field, without None for optional fields, and the names of the optional fields."""
     types, hints = {}, get_type_hints(record, include_extras=True)
     for name in (field.name for field in fields(record) if field.compare):
         hint = hints[name]
@@ -194,7 +194,7 @@ REJECTED = "rejected.jsonl"
 """File in the output that lists the rejected records, a `RejectedRecord` on each line."""
 
 REMEDY = "or leave such records out with --on-error skip"
-"""What the error for a record that cannot be used adds to its message."""
+"""End of the message for a record that cannot be used."""
 
 _VERSIONS = ("tokenizers", "transformers", "jinja2")
 
@@ -215,7 +215,7 @@ class FileIdentity(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextIdentity(JsonRecord):
-    """Everything that determines the tokens of text; equal for a folder and its copy on the Hub."""
+    """Everything that determines the tokens of text. It is equal for a folder and its copy on the Hub."""
 
     columns: tuple[str, ...]
     """Names of the columns that are read."""
@@ -243,7 +243,7 @@ class TextIdentity(JsonRecord):
     """Version of the jinja2 library; None if the text is not a chat."""
 
     stand_in: str | None = None
-    """Built-in chat template that took the place of the tokenizer's own, which rewrites earlier answers; or None."""
+    """Built-in chat template used in place of the tokenizer's own, because that rewrites earlier answers; or None."""
 
     def without_versions(self) -> dict[str, Any]:
         """Return the JSON object without library versions, which may differ although the tokens are the same."""
@@ -252,7 +252,7 @@ class TextIdentity(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceIdentity(JsonRecord):
-    """What identifies a source."""
+    """Facts that identify a source."""
 
     files: tuple[FileIdentity, ...]
     """Files in order."""
@@ -269,10 +269,10 @@ class SourceIdentity(JsonRecord):
     """Names of the extra columns."""
 
     widths: Mapping[str, Positive] | None = None
-    """Values per token, of the extra columns that have several; None without such columns."""
+    """Number of values per token for each extra column that has several; None without such columns."""
 
     text: TextIdentity | None = None
-    """Everything that shapes the tokens; None if the source holds tokens."""
+    """Everything that determines the tokens; None if the source holds tokens."""
 
 
 def _sum(one: Any, other: Any) -> Any:
@@ -286,7 +286,7 @@ def _sum(one: Any, other: Any) -> Any:
 class Account(JsonRecord):
     """Documents and tokens of a source, counted by what became of them.
 
-    The accounts of the parts of a source add up to that of the source.
+    The accounts of the parts of a source add up to the account of the source.
     """
 
     documents: DocumentCount
@@ -329,7 +329,7 @@ class Account(JsonRecord):
         return replace(self, documents_dropped=dropped)
 
     def __add__(self, other: Account) -> Account:
-        """Return the account of both."""
+        """Return the account of two parts together."""
         return Account(**{name: _sum(one, getattr(other, name)) for name, one in self.values().items()})
 
 
@@ -360,7 +360,7 @@ class PlanTotals(Account):
     """Rows that hold leftovers of several partitions; they are in the last shards."""
 
     lower_bound: Positive
-    """Rows that no packing of the same documents can go below."""
+    """Number of rows that every packing of the same documents needs at least."""
 
     efficiency: Ratio
     """Tokens in segments divided by the capacity of all rows, 0 to 1."""
@@ -394,7 +394,7 @@ class PlanTotals(Account):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals(PlanTotals):
-    """Totals of the manifest: those of the plan, and counts made while reading and writing tokens."""
+    """Totals of the manifest: the totals of the plan, and counts made while tokens are read and written."""
 
     tokens_trained: Count
     """Labels in all rows that are not -100; 0 if no labels are written."""
@@ -409,19 +409,19 @@ class Totals(PlanTotals):
     """Trained tokens that truncation cuts off; None without truncation, or if no labels say what is trained."""
 
     tokens_stripped: Count | None = None
-    """Token ids that were padding in the source, which are not among `tokens`; None if there are none."""
+    """Token ids that were padding in the source, and are not counted in `tokens`; None if there are none."""
 
     documents_straddling: Count | None = None
     """Documents with a token that is only partly in trained text; None if the source holds tokens, not text."""
 
     documents_untrained: Count | None = None
-    """Documents that have tokens, none of them trained; None if the source holds tokens, not text."""
+    """Documents that have tokens, but no trained token; None if the source holds tokens, not text."""
 
     documents_by_gigatoken: Count | None = None
-    """Documents that gigatoken tokenized; None if there are none. All other facts are the same without it."""
+    """Documents that gigatoken tokenized; None if there are none. No other fact depends on gigatoken."""
 
     tokens_shared: Count | None = None
-    """Tokens that are in no row, because trees store beginnings of documents once; None without trees."""
+    """Tokens that are in no row because trees store shared beginnings of documents once; None without trees."""
 
     documents_rejected: Mapping[str, Count] | None = None
     """Documents that could not be used, by reason; None without `--on-error skip`."""
@@ -472,4 +472,4 @@ class RejectedRecord(JsonRecord):
     """One of `REASONS`."""
 
     message: str
-    """What is wrong, in words."""
+    """Description of the fault."""

@@ -10,7 +10,7 @@ BAR_WIDTH = 40  # characters of the longest bar
 
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tabs and line feeds, those that reorder text, and bytes of names that are not UTF-8."""
+"""Control characters except tabs and line feeds, characters that reorder text, and bytes of names not in UTF-8."""
 
 
 def visible(text: str) -> str:
@@ -59,7 +59,7 @@ def count_of(count: int, noun: str) -> str:
 
 
 def fewest(rows: int, lower_bound: int) -> str:
-    """Say whether fewer rows are possible: "the fewest possible", or how many any packing needs at least."""
+    """Return "the fewest possible", or words that say how many rows every packing needs at least."""
     return f"no packing has fewer than {lower_bound:,}" if rows > lower_bound else "the fewest possible"
 
 
@@ -92,7 +92,7 @@ def share(ratio: float) -> str:
 
 
 def duration_and_compiling(seconds: float, compiling: float) -> str:
-    """Format a time, and how much of it went into compiling kernels: 23.1 s, 20.2 s of it compiling."""
+    """Format a time and the part of it that was spent compiling kernels: 23.1 s, 20.2 s of it compiling."""
     share = f", {duration(compiling)} of it compiling" if compiling > 0.05 * seconds else ""
     return duration(seconds) + share
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATUS = logging.getLogger("packer.status")
-"""Logger for work whose progress cannot be measured, such as compiling; the command shows it on terminals."""
+"""Logger for work whose progress cannot be measured, such as compiling; shown on terminals only."""
 
 INTERVAL = 15.0  # seconds between lines of progress where stderr is not a terminal
 DELAY = 1.0  # seconds of a stage before a bar is drawn on a terminal
-TICK = 1.0  # seconds after which a bar shows the time that has passed, although nothing was reported
+TICK = 1.0  # seconds after which the clock of a bar goes on although nothing was reported
 
 _UNITS = {
     "decode": ("doc", "documents"),
@@ -37,30 +37,29 @@ _UNITS = {
     "plan": ("part", "partitions"),
     "solve": ("alg", "plans"),
 }
-"""What a stage counts, short for a bar and in words; all others count bytes."""
+"""Unit of each stage, short for a bar and in words; other stages count bytes."""
 
 
 class Progress(Protocol):
     """Callback of long work; the command line draws a bar from it."""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` is finished; one thread at a time calls it, but not always the same one.
+        """Report that `done` of `total` is finished; called by one thread at a time, but not always the same one.
 
         Args:
-            stage: word for the work that is going on. Sources report "decode" while they parse Parquet, JSONL or
-                compressed Arrow, "tokenize" while they tokenize text, and "lengths" while they walk through mapped
-                data.
+            stage: word for the current work. Sources report "decode" while they parse Parquet, JSONL or compressed
+                Arrow, "tokenize" while they tokenize text, and "lengths" while they walk through mapped data.
             done: amount that is finished. Sources count documents.
-            total: amount at which the stage ends, in the same unit. How many documents a source has is an estimate
-                that improves while the source is read.
+            total: amount at which the stage ends, in the same unit. For sources, it is an estimate that improves while
+                the source is read.
         """
 
 
 class TaskSums:
-    """Sums of the amounts that the tasks of a stage have done, as several threads report them while the tasks run.
+    """Sums of the amounts that the tasks of a stage have done; several threads may report them while tasks run.
 
     Args:
-        tell: function that is called with the sums, by one thread at a time.
+        tell: function to call with the sums, by one thread at a time.
     """
 
     def __init__(self, tell: Callable[..., None]) -> None:
@@ -68,7 +67,7 @@ class TaskSums:
         self._sums, self._done = list[int](), dict[int, tuple[int, ...]]()
 
     def __call__(self, task: int, *done: int) -> None:
-        """Report the amounts that a task, given by its number, has done so far."""
+        """Report the amounts that the task of this number has done so far."""
         with self._lock:
             before = self._done.get(task, (0,) * len(done))
             sums = self._sums or (0,) * len(done)
@@ -78,7 +77,7 @@ class TaskSums:
 
 
 def documents_of(documents: int, read: float, size: int) -> tuple[int, int]:
-    """Return the documents read so far, and an estimate of all from the bytes read of `size`, compressed or not."""
+    """Return the documents read so far, and an estimate of all documents: `read` of `size` bytes have been read."""
     return documents, documents if read >= size else max(documents, int(documents * size / max(read, 1)))
 
 
@@ -96,8 +95,8 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     """Show the progress of each stage on stderr, and print log messages there.
 
     A terminal gets a bar for each stage that takes more than a second, and messages about work whose progress cannot be
-    measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A silent
-    process, whose progress another one shows, prints only messages about itself.
+    measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. If
+    `silently`, because another process shows the progress of both, only messages about this process are printed.
     """
     shown, handler = logging.getLogger("packer.engines.ranks" if silently else "packer"), logging.StreamHandler()
     handler.setFormatter(_Lines("packer: %(message)s"))
@@ -118,9 +117,9 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def python_call(progress: Progress | bool) -> Iterator[Progress]:
-    """Run a Python function of packer: name options in errors as in Python, and yield the callback for progress.
+    """Name options in errors as in Python, and yield the callback for progress of a Python function of packer.
 
-    That is the user's or, for True, one that draws bars on terminals and in notebooks only.
+    It is the user's callback or, for True, a callback that draws bars on terminals and in notebooks only.
     """
     with python_names():
         if not isinstance(progress, bool):
@@ -133,7 +132,7 @@ def python_call(progress: Progress | bool) -> Iterator[Progress]:
 
 
 def _in_notebook() -> bool:
-    """Whether this is the kernel of a notebook."""
+    """Whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return "IPKernelApp" in getattr(shell, "config", ())
 
@@ -189,7 +188,7 @@ def _drawn() -> Iterator[Progress]:
             if kind != "solve" and now - begun < DELAY:
                 return
             bar = _new_bar(stage, done, total)
-        bar.total = total  # how many documents there are is an estimate at first
+        bar.total = total  # an estimate at first
         bar.update(done - bar.n)
         if bar.desc != f"{stage}: ":
             bar.set_description(stage)
@@ -205,7 +204,7 @@ def _drawn() -> Iterator[Progress]:
 
 
 def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
-    """Draw a bar; tqdm is imported here, because most commands on little data show none."""
+    """Draw a bar; tqdm is imported here, because most commands on little data show no bar."""
     from tqdm.auto import tqdm
 
     tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
@@ -223,7 +222,7 @@ def _line(stage: str, done: int, total: int, seconds: float) -> str:
     from tqdm import tqdm
 
     unit, words = _UNITS.get(stage.split()[0], ("B", "bytes"))
-    if unit == "alg":  # it has no rate
+    if unit == "alg":  # plans have no rate
         return f"{stage}, {done} of {total} {words} done"
     so_far, all_, rate = map(tqdm.format_sizeof, (done, total, done / max(seconds, 1e-3)))
     return f"{stage} {done / max(total, 1):.0%}, {so_far} of {all_} {words}, {rate} a second"

@@ -1,7 +1,8 @@
-"""SIGINT and SIGTERM end the command with one line and exit code 130 or 143, whenever they arrive.
+"""Signals, and errors of other tasks, by which running work ends.
 
-A second one ends the process even if its main thread never comes back to Python, as in a library that does not return:
-the system itself resets the handler (SA_RESETHAND) when it delivers the first.
+SIGINT and SIGTERM end the command with one line and exit code 130 or 143, whenever they arrive. A second signal ends
+the process even if its main thread is stuck in a library, because the system resets the handler (SA_RESETHAND) when it
+delivers the first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in any thread by `raise_if_interrupted`; `number` is that of the signal."""
+    """Raised in any thread by `raise_if_interrupted`; `number` is the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -27,7 +28,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """The signal that is to end the command, if one has arrived."""
+    """Number of the signal that is to end the command; None if none has arrived."""
 
     number: int | None = None
 
@@ -43,10 +44,10 @@ class CurrentTask(threading.local):
     """The task that runs in this thread."""
 
     stopping: threading.Event | None = None
-    """Set once no result of its stage is needed any more; None outside of tasks."""
+    """Event that is set when the results of its stage are no longer needed; None outside of tasks."""
 
     report: Callable[..., None] = staticmethod(lambda *_: None)
-    """Function to call while the task runs, with the amounts that it has done so far, in the units of its stage."""
+    """Function that the running task calls with the amounts that it has done so far, in the units of its stage."""
 
 
 CURRENT_TASK = CurrentTask()
@@ -55,8 +56,8 @@ CURRENT_TASK = CurrentTask()
 def raise_if_interrupted() -> None:
     """Raise `Interrupted` if a signal is to end the command, or `Stopped` if another task of the same stage failed.
 
-    It is called between tasks, where progress is reported, and in loops that wait, because an exception that a signal
-    handler raises may strike inside a compiled kernel, or an import.
+    It is called between tasks, where progress is reported, and in loops that wait. An exception raised by a signal
+    handler itself could arise inside a compiled kernel or an import.
     """
     if INTERRUPTION.number is not None:
         raise Interrupted(INTERRUPTION.number)

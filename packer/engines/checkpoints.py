@@ -1,4 +1,4 @@
-"""Checkpoints: results that a finished task stores for later tasks, as a few facts and arrays in one file.
+"""Checkpoints, which hold the results of finished tasks for later tasks: a few facts and arrays in one file.
 
 A checkpoint is a line of JSON (the facts, and the name, dtype, length and offset of each array), followed by the
 bytes of the arrays, aligned to 64 bytes. Reading a checkpoint maps its arrays into memory.
@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _ALIGNED = 64  # bytes
-_HEAD = 16 << 10  # bytes of a large checkpoint that are read for its facts
+_HEAD = 16 << 10  # bytes at the beginning of a large checkpoint that are read for its facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ def _digest(head: dict[str, Any], body: bytes | memoryview) -> str:
 
 
 def checkpoint_of(content: bytes | mmap.mmap) -> Checkpoint | None:
-    """Return the checkpoint that a file holds; None if it is damaged."""
+    """Return the checkpoint with this content of a file; None if it is damaged."""
     end = content.find(b"\n") + 1
     body = np.frombuffer(content, np.uint8, offset=end) if len(content) > end else np.zeros(0, np.uint8)
     try:
@@ -97,7 +97,7 @@ class Checkpoints:
     _held: dict[str, Checkpoint] = field(default_factory=dict, compare=False, repr=False)
 
     def load(self, name: str) -> Checkpoint | None:
-        """Return a checkpoint, or None if it is missing or damaged, so that the task must run again."""
+        """Return a checkpoint; None if it is missing or damaged, and its task must run again."""
         if self.store is None:
             return self._held.get(name)
         try:
@@ -117,7 +117,7 @@ class Checkpoints:
     def read_all(self, names: Sequence[str]) -> Iterator[Checkpoint]:
         """Yield the checkpoints of tasks that have run, in order."""
         for name, checkpoint in zip(names, self.load_all(names), strict=True):
-            if checkpoint is None:  # another process has just completed the output, and removed its checkpoints
+            if checkpoint is None:  # another process has just completed the output and removed its checkpoints
                 raise FileNotFoundError(name)
             yield checkpoint
 
@@ -129,7 +129,7 @@ class Checkpoints:
         return {int(name): each for name, each in zip(sizes, facts, strict=True) if each is not None}
 
     def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
-        """Return the facts of a checkpoint; of a large one in object storage, only the head is read."""
+        """Return the facts of a checkpoint; if it is large and in object storage, read only its head."""
         if self.store is not None and self.store.is_remote and size > _HEAD:
             with contextlib.suppress(FileNotFoundError, *UNREADABLE):
                 line, _, _ = bytes(self.store.get(self._file(name), _HEAD)).partition(b"\n")
@@ -141,8 +141,8 @@ class Checkpoints:
     def save(self, name: str, checkpoint: Checkpoint, *, lasting: bool = False) -> None:
         """Store a checkpoint, completely or not at all.
 
-        One that is `lasting`, because it cannot be reproduced exactly, is synced, and kept if another process has
-        stored it meanwhile. Others are made again if a crash of the system damages them.
+        If it is `lasting`, because it cannot be reproduced exactly, it is synced, and a checkpoint that another process
+        has stored meanwhile is kept. Other checkpoints are made again if a crash of the system damages them.
         """
         if self.store is None:
             self._held[name] = checkpoint
@@ -203,8 +203,8 @@ def run_stage(
 ) -> Mapping[int, Mapping[str, Any]]:
     """Run the tasks of a stage whose checkpoints do not exist yet; return the facts of all tasks by number.
 
-    Every call of `task` must return the same checkpoint. Progress is reported as "plan", in tasks; those before the
-    first of `numbers` count as done.
+    A task must return the same checkpoint every time. Progress is reported as "plan", in tasks; tasks before the first
+    of `numbers` count as done.
     """
     saved = partial(_run_saved, checkpoints, stage, task)
     found: dict[int, Mapping[str, Any]] = {}

@@ -6,11 +6,12 @@ through a stage, and any later process can do what an interrupted one has left.
 
 `packer.signals.raise_if_interrupted` is called before each task, and regularly in tasks that run in threads of this
 process. It ends them if a signal is to end the command, or if another task failed. Tasks call `CURRENT_TASK.report`
-while they run, so that progress moves before they are done. Where packer is called as a library, Ctrl-C raises
-KeyboardInterrupt anywhere in the Python code of the main thread. `Future.result`, `concurrent.futures.as_completed` and
-`Executor.map` wait in `threading.Condition`, where such an exception can release a lock that a worker holds; the worker
-then fails with a traceback. The functions of this module wait in `queue.SimpleQueue`, in C, where no exception can be
-raised in between.
+while they run, so that progress moves before they are done.
+
+If packer is called as a library, Ctrl-C raises KeyboardInterrupt anywhere in the Python code of the main thread.
+`Future.result`, `concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`, where such an
+exception can release a lock that a worker holds, and the worker fails with a traceback. The functions of this module
+wait in `queue.SimpleQueue` instead. It is written in C, so no exception can interrupt it halfway.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 AHEAD = 3
-"""Calls that are submitted per thread before their results are taken, the running one included."""
+"""Calls per thread that are submitted before their results are taken, including the running one."""
 
-_DECODED_AHEAD = 1  # results of a `DecodePool` that may wait, beyond one per worker
+_DECODED_AHEAD = 1  # results that may wait in a `DecodePool`, in addition to one per worker
 
 Call: TypeAlias = Callable[[int], Result]
 """Task of a stage: a function of a number."""
 
 Report: TypeAlias = Callable[..., None] | None
-"""Function that is called with a task, and the amounts that it has done so far, while it runs on this machine."""
+"""Function that a running task on this machine calls with its number and the amounts that it has done so far."""
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
-"""Function that returns which of some tasks, given by number, have left their files. It is called with many numbers,
+"""Function that returns which of some tasks have left their files. It is called with many task numbers at a time,
 because each call takes a request in object storage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
-    """Divides the tasks of stages among processes or machines; this one does all the work, in threads of this process.
+    """Runs the tasks of stages in threads of this process; subclasses divide them among processes or machines.
 
-    Gathering, hashing and writing release the interpreter lock, so threads keep all cores busy, and they share one
-    mapping of the tokens.
+    Gathering, hashing and writing release the interpreter lock, so threads keep all cores busy. They share one mapping
+    of the tokens.
     """
 
     workers: int = 1
-    """Largest number of tasks that this process runs at the same time."""
+    """Largest number of tasks of this process at the same time."""
 
     is_shared: ClassVar[bool] = False
     """Whether other processes work on the same output; files that they finished are then not checked again."""
@@ -69,15 +70,14 @@ class Engine:
     ) -> Iterator[Result]:
         """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
 
-        `local` is the same task for threads of this process, which can share more than can be pickled.
+        `local` is the same task for threads of this process, which can also share objects that cannot be pickled.
         """
         return run_tasks(local or task, numbers, self.workers, report)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield tasks for this process to run, until all are done.
 
-        `done` returns which of some tasks have left their file. It is called repeatedly if processes share the
-        work.
+        `done` is called repeatedly if several processes share the work.
         """
         raise_if_interrupted()
         missing = without(tasks, done(tasks))
@@ -87,15 +87,15 @@ class Engine:
     def run_missing(
         self, task: Call[Result], numbers: Sequence[int], done: Done, report: Report = None
     ) -> Iterator[Result]:
-        """Run tasks until all are done, as `done` says; yield the results of those that this process runs."""
+        """Run tasks until all are done; yield the results of the tasks that this process ran."""
         for missing in self.assigned(numbers, done):
             yield from self.run(task, missing, report)
 
 
 def run_once(engine: Engine, task: Callable[[], Result], is_done: Callable[[], bool]) -> Result | None:
-    """Do what exactly one process must do, and wait until it is done; another does it if that process dies.
+    """Run a task in exactly one process, or in another if that process dies, and wait in all others until it is done.
 
-    `is_done` says whether any process has done it. Returns the result of the task; None in processes that did not
+    `is_done` returns whether any process has done it. Returns the result of the task, or None in processes that did not
     run it.
     """
     result = None
@@ -123,8 +123,7 @@ def run_tasks(
     """Call a function for every task; yield results as they arrive, in any order.
 
     The function should call `raise_if_interrupted()` regularly. At the first exception, or when the caller stops
-    iterating, tasks that have not begun are cancelled, tasks that have are stopped and waited for, and the exception is
-    raised.
+    iterating, waiting tasks are cancelled, running tasks are stopped and waited for, and the exception is raised.
     """
     stopping = threading.Event()
     workers = max(1, min(workers, len(tasks)))
@@ -152,10 +151,11 @@ def run_tasks(
 
 
 class DecodePool:
-    """A fixed number of workers, shared by threads that read files, for results in order.
+    """A fixed number of threads that decode blocks for several readers, each of which gets its results in order.
 
-    Every reader has one block in work. Blocks decoded ahead are limited for all readers together, so that memory
-    does not grow with their number: a single reader, as of one big compressed file, keeps all workers busy.
+    Every reader has one block in work. The number of blocks decoded ahead is limited for all readers together, so
+    memory does not grow with the number of readers. A single reader, as of one big compressed file, can still keep all
+    threads busy.
     """
 
     def __init__(self, workers: int) -> None:
@@ -169,7 +169,7 @@ class DecodePool:
     def in_order(self, function: Callable[[Task], Result], items: Iterable[Task]) -> Generator[Result, None, None]:
         """Yield `function(item)` for every item, in order.
 
-        Tasks are drawn in the calling thread. What `items` or `function` raises is raised after the results before it.
+        Items are taken in the calling thread. An exception of `items` or `function` is raised after earlier results.
         """
         pending: deque[Future[Result]] = deque()
         coming, more = iter(items), True
@@ -182,7 +182,7 @@ class DecodePool:
                         more = False
                         self._let_go(pending)
                         break
-                    except Exception as error:  # raised in its turn
+                    except Exception as error:  # raised when its turn comes
                         more, future = False, Future()
                         future.set_exception(error)
                     pending.append(future)
@@ -197,15 +197,15 @@ class DecodePool:
                 self._let_go(pending)
 
     def _let_go(self, pending: deque[Future[Result]]) -> None:
-        """Let another result be computed ahead, unless the reader was waiting for this result."""
+        """Allow another result to be computed ahead, unless the reader was waiting for this result."""
         if pending:
             self._ahead.release()
 
 
 def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
-    """Yield futures as they finish, in any order. An iterator may submit them when they are taken from it.
+    """Yield futures as they finish, in any order. An iterator can submit each future when it is asked for it.
 
-    Keeps `ahead` futures in flight (None: all), so that a million tasks are not a million futures.
+    At most `ahead` futures are in flight (None: all), so a million tasks do not become a million futures.
     """
     ended: SimpleQueue[Future[Result]] = SimpleQueue()
     coming = iter(futures)

@@ -1,7 +1,7 @@
-"""Run tasks in processes of this machine: for work that holds the interpreter's lock, or that a fork cannot do.
+"""Tasks in processes of this machine, for work that holds the interpreter's lock, or that a fork cannot do.
 
-The processes are fresh interpreters, not forks, because this one has threads; and they do not import its main module,
-as `multiprocessing` does, because that may be a script that packs without asking for its `__name__`.
+The processes are fresh interpreters, not forks, because this process has threads. Unlike those of `multiprocessing`,
+they do not import its main module, because that may be a script that packs without checking its `__name__`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packer.errors import PackerError
 from packer.signals import CURRENT_TASK, raise_if_interrupted
 
 _SERVE = "import sys; from packer.engines.processes import serve; serve(int(sys.argv[1]))"
-_POLL = 0.05  # seconds after which a waiting thread looks whether it is to stop
+_POLL = 0.05  # seconds between two checks of a waiting thread whether it is to stop
 _REPORTED_EVERY = 1.0  # seconds between two reports of a task
 
 
@@ -42,7 +42,7 @@ class Processes(Engine):
     def run(
         self, task: Call[Result], numbers: Sequence[int], report: Report = None, *, local: Call[Result] | None = None
     ) -> Iterator[Result]:
-        """Run tasks in processes. Raises their errors unchanged, and a PackerError if a process was killed."""
+        """Run tasks in processes. Raises the errors of tasks unchanged, and a PackerError if a process was killed."""
         content = pickle.dumps(task)
         idle: SimpleQueue[TaskProcess] = SimpleQueue()
         # the library of tokenizers would start a thread for each core in every process
@@ -71,13 +71,13 @@ class Processes(Engine):
 
 
 class ProcessEndedError(Exception):
-    """A process ended before it answered; the message is the signal, or its exit code."""
+    """Raised when a process ends before it answers; the message is the signal that killed it, or its exit code."""
 
 
 class TaskProcess:
     """A process that runs a pickled task, and ends when this end of its pipe is closed.
 
-    It has the environment variables of this process, and those in `defaults` that this process does not have.
+    It has the environment variables of this process, and `defaults` for variables that this process does not have.
     """
 
     def __init__(self, content: bytes, defaults: Mapping[str, str] | None = None) -> None:
@@ -86,14 +86,14 @@ class TaskProcess:
         with theirs:
             fd = theirs.fileno()
             words = [sys.executable, "-c", _SERVE, str(fd)]
-            # in a session of its own, so that a terminal does not interrupt it: `end` does
+            # in a session of its own, so that only `end` ends it, and not a Ctrl-C in the terminal
             self._process = subprocess.Popen(
                 words, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, start_new_session=True
             )
         self._content: bytes | None = content
 
     def call(self, argument: object) -> Any:
-        """Run the task for an argument; return its result, or raise its error. What it reports is reported here."""
+        """Run the task for an argument; return its result or raise its error, and pass on what it reports."""
         try:
             if self._content is not None:
                 self._pipe.send_bytes(self._content)
@@ -114,13 +114,13 @@ class TaskProcess:
         return result
 
     def end(self) -> None:
-        """End the process, also in the middle of a task."""
+        """End the process, even in the middle of a task."""
         self._pipe.close()
         self._process.wait()
 
 
 def serve(fd: int) -> None:
-    """Run a task in a process that `TaskProcess` started, until the other end of the pipe is closed."""
+    """Run a task in a process that `TaskProcess` started, until the other end of its pipe is closed."""
     pipe = Connection(fd)
     received: SimpleQueue[Any] = SimpleQueue()
 

@@ -1,13 +1,13 @@
-"""Several processes, on one machine or many, that pack into the same folder: ranks 0 to N - 1 of N.
+"""Ranks 0 to N - 1, which are processes, on one machine or many, that pack into the same folder.
 
-Every rank runs the same program, with the same stages. It runs the tasks whose number modulo N is its own, and waits
-for those of the others by looking for the files that they leave. The others share the tasks of a rank without a
-heartbeat.
+Every rank runs the same program, with the same stages. It runs the tasks whose number modulo N is its own. Then it
+waits for the tasks of the others by looking for the files that they leave. If a rank has no heartbeat, the others
+divide its tasks.
 
 OUT/.packer/ranks/3     the heartbeat of rank 3: who wrote it, and a number that grows
 
-Nothing is decided by a clock of another machine: a heartbeat is a file that changes, and whoever watches measures by
-its own clock how long it has not changed. In object storage, where every look is a request, heartbeats are written and
+Clocks of different machines are never compared. A heartbeat is a file that changes, and a rank measures by its own
+clock how long the file has not changed. In object storage, where every look is a request, heartbeats are written and
 read less often.
 """
 
@@ -36,9 +36,9 @@ INTERVAL = 2.0
 PATIENCE = 30.0
 """Seconds without a heartbeat after which other ranks take over."""
 
-_TIMES_IN_STORES = 2.5  # as many in object storage
+_TIMES_IN_STORES = 2.5  # factor of INTERVAL in object storage
 
-_LONGEST_WAIT = 0.5  # seconds between two looks at what others have done, in a file system
+_LONGEST_WAIT = 0.5  # most seconds between two checks of what others have done, in a file system
 
 FOLDER = ".packer/ranks"
 """Name of the folder of heartbeats in the store of an output."""
@@ -47,7 +47,7 @@ _LEFT = "left"
 _FAILED = "failed "
 
 FIRST_WAIT = 0.02
-"""Initial seconds between two checks of what others have done."""
+"""Seconds between the first two checks of what others have done."""
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun; first, because it may itself be started by srun
@@ -61,7 +61,7 @@ class FinishedElsewhere(Exception):  # noqa: N818 (nothing went wrong)
 
 
 class RankOf(NamedTuple):
-    """Number of a rank, from 0, and how many there are."""
+    """Number of a rank, counted from 0, and number of ranks."""
 
     rank: int
     ranks: int
@@ -70,7 +70,8 @@ class RankOf(NamedTuple):
 def rank_of(ranks: str | None, environ: Mapping[str, str] = os.environ) -> RankOf | None:
     """Return which rank this process is, given "R/N"; None if it works alone.
 
-    "env" stands for the numbers that torchrun, Slurm or SkyPilot set, which are an OptionError if they are wrong.
+    "env" stands for the numbers that torchrun, Slurm or SkyPilot set. Raises an OptionError if these are wrong, and a
+    PackerError if there are none.
     """
     if ranks is None:
         return None
@@ -94,14 +95,14 @@ def rank_of(ranks: str | None, environ: Mapping[str, str] = os.environ) -> RankO
 
 @dataclass(kw_only=True, slots=True)
 class Heartbeats:
-    """Files that show ranks which others are alive."""
+    """Heartbeats, which are files by which ranks see which others are alive."""
 
     store: Store
     patience: float = field(default_factory=lambda: PATIENCE)
     """Seconds without a heartbeat after which a rank is considered dead."""
 
     is_alone: bool = False
-    """Whether this process does not know of any others."""
+    """Whether this process was not started as one of several ranks."""
 
     _signs: dict[int, tuple[str, float, float]] = field(default_factory=dict)
     """For each rank: the heartbeat that was last read, when it last changed, and when it was read."""
@@ -120,12 +121,12 @@ class Heartbeats:
     def shown(self, rank: int, is_complete: Callable[[], bool]) -> Iterator[None]:
         """Write heartbeats of a rank; at the end, write that it has left, or why the source cannot be packed.
 
-        Once the output is complete, no heartbeat may stay.
+        Removes the heartbeat if the output is complete.
         """
         self._rank = rank
         for other, content in self._read_all().items():
             if other != rank:
-                self._signs[other] = content, self._begun, self._begun  # what earlier runs have left behind
+                self._signs[other] = content, self._begun, self._begun  # left behind by earlier runs
         self._write("0")
         thread = threading.Thread(target=self._repeat, daemon=True, name="heartbeat")
         thread.start()
@@ -144,10 +145,10 @@ class Heartbeats:
                     self.store.delete(_name(rank))
 
     def alive(self, ranks: Collection[int]) -> set[int]:
-        """Return the ranks with a recent heartbeat; one that never had any may take `patience` to appear.
+        """Return the ranks with a recent heartbeat. A rank without any counts as alive for `patience` seconds at first.
 
-        Heartbeats are read again; in object storage at the same time, unless they were read a moment ago. Raises a
-        rank's SourceError if it has found a fault in the source since this rank began.
+        Heartbeats are read again; in object storage several at a time, and only if the last look is older than
+        `interval`. Raises a SourceError if another rank has found a fault in the source since this rank began.
         """
         now, pause, found = time.monotonic(), self.interval if self.store.is_remote else 0.0, set()
         due = [rank for rank in ranks if rank not in self._signs or now - self._signs[rank][2] >= pause]
@@ -182,7 +183,7 @@ class Heartbeats:
         return dict(zip(ranks, self.store.each(self._read, ranks), strict=True))
 
     def _read(self, rank: int) -> str:
-        """Return the last heartbeat of a rank, "" if there is none, and the one read before if it cannot be read."""
+        """Return the last heartbeat of a rank; "" if there is none, or the previous one if the store fails."""
         try:
             return bytes(self.store.get(_name(rank))).decode()
         except (FileNotFoundError, UnicodeDecodeError):
@@ -204,7 +205,7 @@ class Heartbeats:
             self._write(str(count))
 
     def _write(self, word: str) -> None:
-        """Replace the heartbeat of this rank, unless the output is complete or lost, when nobody reads it."""
+        """Replace the heartbeat of this rank; ignore errors, because the output may just be complete or removed."""
         with contextlib.suppress(OSError, ClaimLostError):
             self.store.put(_name(self._rank), f"{self._who} {word}".encode(), lasting=False)
 
@@ -214,13 +215,13 @@ def _name(rank: int) -> str:
 
 
 def _has_left(heartbeat: str) -> bool:
-    """Whether a heartbeat is the last word of a rank, or was removed."""
+    """Whether a heartbeat says that its rank has ended, or was removed."""
     return not heartbeat or heartbeat.endswith(f" {_LEFT}") or f" {_FAILED}" in heartbeat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks(Engine):
-    """An engine for one of several ranks, whose heartbeat must be shown until the output is complete."""
+    """An engine for one of several ranks. The rank must show its heartbeat until the output is complete."""
 
     rank: int
     ranks: int
@@ -232,7 +233,8 @@ class Ranks(Engine):
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield this rank's own tasks and then, while it waits for the others, tasks of ranks that have died.
 
-        Raises FinishedElsewhere if another rank has completed the output, and the SourceError that another rank found.
+        Raises `FinishedElsewhere` if another rank has completed the output, and a SourceError if another rank has found
+        a fault in the source.
         """
         pending = without(tasks, done(tasks))
         own = [task for task in pending if task % self.ranks == self.rank]
@@ -251,7 +253,7 @@ class Ranks(Engine):
             if adopted:
                 yield adopted
                 continue
-            # Looking may be slow where files are far away: it must not keep others from their work.
+            # Looking may be slow on distant storage, and must not keep other ranks from their work.
             time.sleep(max(wait, 4 * (time.monotonic() - begun)))
             wait = min(2 * wait, self.heartbeats.interval if self.heartbeats.store.is_remote else _LONGEST_WAIT)
 
@@ -260,7 +262,7 @@ class Ranks(Engine):
         owners = {task % self.ranks for task in pending} - {self.rank}
         gone = owners - self.heartbeats.alive(owners)
         if not gone:
-            # Its own tasks are done, unless a file was removed since.
+            # This rank's own tasks are done, unless a file was removed since.
             return [task for task in pending if task % self.ranks == self.rank]
         left = sorted({self.rank} | self.heartbeats.alive(range(self.ranks)))
         mine = [
@@ -269,4 +271,4 @@ class Ranks(Engine):
             if task % self.ranks == self.rank
             or (task % self.ranks in gone and left[task // self.ranks % len(left)] == self.rank)
         ]
-        return mine[: self.workers]  # few, because a rank that was only late may be back
+        return mine[: self.workers]  # few, because a rank that was only slow may continue

@@ -1,4 +1,4 @@
-"""Run the tasks of a pack on a Ray cluster, on any of its nodes; all of them must see the same storage."""
+"""Tasks on any node of a Ray cluster; all nodes must see the same storage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packer.errors import PackerError, extra, first_line
 from packer.signals import raise_if_interrupted
 
 RETRIES = 3
-"""Times that Ray repeats a task whose worker or node died. Errors of the task itself are never repeated."""
+"""Times that Ray repeats a task whose worker or node died. A task that raises an error is not repeated."""
 
 _ANSWERS_WITHIN = 10.0
 """Seconds within which a cluster must answer."""
@@ -26,21 +26,23 @@ _AHEAD = 2
 """Tasks per core of the cluster that are submitted before their results are taken."""
 
 _LOOK = 0.5
-"""Seconds between looks for a signal that is to end the command."""
+"""Seconds between checks for a signal that is to end the command."""
 
 _HEAD_PATIENCE, _NODE_PATIENCE = 30.0, 5.0
 """Seconds without an answer after which the head of the cluster, and the node of this process, count as lost.
 
-Ray itself ends this process after 60 and about 15 seconds, in lines of its own. A head may be restarted meanwhile.
+Ray itself would end this process after 60 and about 15 seconds, with its own messages. A head may be restarted within
+this time.
 """
 
 
 @contextlib.contextmanager
 def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
-    """Yield an engine, connected to a cluster; a cluster of this machine alone is stopped at the end.
+    """Yield an engine that is connected to a cluster.
 
-    The address is "auto" for the cluster that this machine belongs to; None starts one here, with `workers` cores.
-    Raises a PackerError if Ray is not installed, or no cluster answers at the address.
+    The address is "auto" for the cluster that this machine belongs to. None starts a cluster of `workers` cores on this
+    machine, which is stopped at the end. Raises a PackerError if Ray is not installed, or no cluster answers at the
+    address.
     """
     try:
         import ray
@@ -49,11 +51,11 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
     begun_here = not ray.is_initialized()
     if begun_here:
         started = {} if address is not None else {"num_cpus": workers, "include_dashboard": False}
-        handler = signal.getsignal(signal.SIGTERM)  # which `ray.init` replaces for the rest of the process
+        handler = signal.getsignal(signal.SIGTERM)  # `ray.init` replaces it
         try:
             _probe(address)
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
-        except Exception as error:  # Ray has many, and says in their first line what is wrong
+        except Exception as error:  # Ray raises many types; the first line of each says what is wrong
             if address is None:
                 raise PackerError(f"Ray does not start here ({first_line(error)}): `ray start` says more") from error
             raise PackerError(f"--engine ray:{address}: no cluster is reached ({first_line(error)})") from error
@@ -69,14 +71,14 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RayEngine(Engine):
-    """An engine that runs every task as a Ray task. This process claims the output alone, and takes the results."""
+    """An engine that runs every task as a Ray task. This process alone claims the output and collects the results."""
 
     is_local: ClassVar[bool] = False
 
     def run(
         self, task: Call[Result], numbers: Sequence[int], report: Report = None, *, local: Call[Result] | None = None
     ) -> Iterator[Result]:
-        """Run tasks on the cluster; raise a PackerError with the error of a task, or if Ray gave a task up."""
+        """Run tasks on the cluster. Raises the errors of tasks unchanged, and a PackerError if Ray gave up a task."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -116,7 +118,7 @@ class RayEngine(Engine):
 
 
 class _Cluster:
-    """What must answer in a cluster: its head, and the node of this process."""
+    """The head of a cluster and the node of this process, both of which must answer."""
 
     def __init__(self) -> None:
         import ray
@@ -125,10 +127,10 @@ class _Cluster:
         own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
         node = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
         self._patience = {context.gcs_address: _HEAD_PATIENCE, node: _NODE_PATIENCE}
-        self._answered: dict[str, float] = {}  # when; through a Ray client, neither may ever answer
+        self._answered: dict[str, float] = {}  # time of the last answer; through a Ray client, neither may ever answer
 
     def check(self) -> None:
-        """Raise a PackerError if one of them has stopped to answer; to be called all the time."""
+        """Raise a PackerError if one of them has stopped answering; must be called regularly."""
         for address, patience in self._patience.items():
             try:
                 _connect(address)
@@ -141,7 +143,7 @@ class _Cluster:
 
 
 def _connect(address: str) -> None:
-    """Connect to HOST:PORT, and raise an error at once if nothing answers there."""
+    """Connect to HOST:PORT, and raise an error immediately if nothing answers there."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("it is HOST:PORT, or auto")
@@ -149,7 +151,7 @@ def _connect(address: str) -> None:
 
 
 def _probe(address: str | None) -> None:
-    """Connect to a cluster's address, HOST:PORT, and raise an error at once; Ray itself would try for many minutes."""
+    """Connect to a cluster's address, HOST:PORT, or fail immediately; Ray itself would try for many minutes."""
     if address in (None, "auto", "local"):
         return
     _connect(str(address).rpartition("://")[2])

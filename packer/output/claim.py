@@ -1,7 +1,7 @@
-"""Claim an output, in a local folder or in object storage, to begin or resume it.
+"""Claims of outputs, in a local folder or in object storage, to begin or resume them.
 
-OUT/.packer/lock is held while a process works, or several ranks together, so that nobody else does. In object storage
-there is no lock: the process that begins a dataset first makes it.
+A process, or several ranks together, hold OUT/.packer/lock while they work, so that no other process does. In object
+storage there is no lock; the request of the process that begins first decides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_path, try_lock
 from packer.stores.store import Claim, ClaimLostError, Folder, store_at
 
-_PREPARED_WITHIN = 10.0  # seconds after which a folder that no rank prepares is in use by others
+_PREPARED_WITHIN = 10.0  # seconds after which a locked folder that no rank prepares counts as in use
 _PREPARING = b"preparing "  # beginning of the content of a lock while a rank prepares the folder for all
 
 log = logging.getLogger(__name__)
@@ -40,16 +40,16 @@ log = logging.getLogger(__name__)
 def claim(
     out: AnyPath, kind: OutputKind, request: Request | None, run: RunOptions, *, shared: bool = False
 ) -> contextlib.AbstractContextManager[Output]:
-    """Return a context that claims an output, to begin or resume it; once finished, it is moved into place.
+    """Return a context that claims an output, to begin or resume it, and moves it into place once it is finished.
 
-    If the block raises, the unfinished output is kept and can be resumed by an equal request. It is removed if there is
-    no request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced, and
-    an unfinished one that is damaged or has another request is discarded. With `shared`, never together with
-    `overwrite`, other processes may claim it for the same request. What lies in object storage is always shared, and
-    never replaced; a process without a heartbeat for `ranks.PATIENCE` seconds is considered dead.
+    If the block raises, the unfinished output is kept, and an equal request resumes it. It is removed if there is no
+    request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced, and an
+    unfinished one that is damaged or has another request is discarded. With `shared`, which excludes `overwrite`, other
+    processes may claim the output for the same request. Outputs in object storage are always shared and never replaced;
+    a process without a heartbeat for `ranks.PATIENCE` seconds is considered dead.
 
-    Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; or
-    has symbolic links in its work folder; or is complete and `run.overwrite` is false.
+    Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; if it
+    has symbolic links in its work folder; or if it is complete and `run.overwrite` is false.
     """
     if isinstance(out, RemotePath):
         assert request is not None
@@ -88,13 +88,13 @@ def _claim_folder(
                 output.check_claim()
         except BaseException as error:
             is_ours, is_of_source = lock.is_at(output.work / LOCK), isinstance(error, SourceError)
-            if shared and kind.is_complete(out):  # by another process, whose removal may have met new files of this one
+            if shared and kind.is_complete(out):  # another process completed it, and may have left files of this one
                 output.leave()
             elif is_ours and (request is None or is_of_source) and lock.change(shared=False):
                 output.clear()
                 output.leave()
             if not is_ours and isinstance(error, (OSError, PackerError)) and not is_of_source:
-                output.check_claim()  # which says why a file is missing
+                output.check_claim()  # its error says why a file is missing
             raise
         if not in_place and output.is_complete():
             replace_folder.swap(out, building, kind, sync=run.sync)
@@ -106,7 +106,7 @@ def _claim_folder(
 
 
 def _remove_empty(building: Path) -> None:
-    """Remove an empty work folder: over NFS or FUSE, it holds a lock that was removed until that is closed."""
+    """Remove an empty work folder; over NFS or FUSE, that is only possible after its removed lock is closed."""
     with contextlib.suppress(OSError):  # it is not empty, or removed
         (building / WORK).rmdir()
         building.rmdir()
@@ -126,9 +126,10 @@ def _refuse_foreign(out: Path, kind: OutputKind, *, overwrite: bool) -> None:
 
 
 def _is_begun(out: AnyPath) -> bool:
-    """Whether a folder holds nothing but an unfinished output: files of users are never resumed or removed.
+    """Whether a folder holds nothing but an unfinished output, because files of users must not be removed.
 
-    It has a request, or none yet, or none any more because its removal was interrupted; its lock has content then.
+    An unfinished output has a request. If its removal was interrupted, it has none, but its lock has content. If it was
+    only just begun, there is nothing but the work folder.
     """
     work = out / WORK
     if all(path.name == WORK for path in out.iterdir()):
@@ -141,13 +142,13 @@ def _has_content(path: Path) -> bool:
 
 
 def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> tuple[FileLock, Output]:
-    """Lock the folder that is being built, and prepare it for a request; closing the lock releases it.
+    """Lock the folder that is being built, and prepare it for a request.
 
-    Returns the lock, and the output that is claimed by it.
+    Returns the lock, which is released when it is closed, and the output that is claimed by it.
     """
     if request is not None:
         output = replace(output, request=json.dumps(request.to_dict()).encode())
-    if os.path.lexists(output.work / LOCK) and not (output.work / LOCK).is_file():  # damaged, and locked by nobody
+    if os.path.lexists(output.work / LOCK) and not (output.work / LOCK).is_file():  # damaged, and not locked
         delete(output.work / LOCK)
 
     prepare = partial(_prepare, output=output, request=request, overwrite=overwrite)
@@ -161,7 +162,7 @@ def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bo
 
 
 def _claimed_by(lock: FileLock, output: Output) -> Output:
-    """Return an output of which files are put in place only while its folder has this lock."""
+    """Return an output whose files are put in place only while its folder has this lock."""
     assert isinstance(output.store, Folder)
     assert isinstance(output.out, Path)
     claim = Claim(out=output.out, lock=output.work / LOCK, content=lock.read())
@@ -169,21 +170,21 @@ def _claimed_by(lock: FileLock, output: Output) -> Output:
 
 
 def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwrite: bool) -> None:
-    """Remove what an unfinished output may not keep for a request, and write the request."""
+    """Remove the parts of an unfinished output that a request cannot use, and write the request."""
     _refuse_finished(output)
     is_resumed = request is not None and resumes(output.begun(), request, output, overwrite=overwrite)
     content, new = lock.read(), uuid.uuid4().hex.encode()
     if not is_resumed or not content or content.startswith(_PREPARING):
-        content = new  # if not, processes with the same request share a claim: they write the same bytes
+        content = new  # otherwise, processes with the same request share a claim, because they write the same bytes
     lock.write(_PREPARING + new if output.is_shared else content)
     output = _claimed_by(lock, output)
     if not is_resumed:
-        output.clear()  # also without a request, which means an interrupted removal
+        output.clear()  # also if there is no request, because a removal was interrupted
     if request is None:
         return
     for left in output.work.iterdir():
         if left.name not in (LOCK, REQUEST) and not left.is_dir():
-            left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
+            left.unlink(missing_ok=True)  # temporary file of a process that died or lost its claim
     assert isinstance(output.spill, Path)
     for folder in (output.spill.parent, output.spill, output.spill.with_name("checkpoints")):
         if not folder.is_dir():
@@ -213,9 +214,8 @@ def _refuse_finished(output: Output) -> None:
 def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool, patience: float) -> FileLock | None:
     """Lock a work folder for this process, or with others that share it; return None if another process has it.
 
-    `prepare` is called with the lock while no other process has the folder: by the first of several that share it. The
-    others wait meanwhile. If the first one makes no progress for `patience` seconds, its lock is removed, which ends
-    its claim.
+    The first process calls `prepare` with the lock while no other process has the folder, and the others wait. If it
+    makes no progress for `patience` seconds, another process removes its lock, which ends its claim.
     """
     path, seen, since = work / LOCK, b"", time.monotonic()
     while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared:
@@ -263,7 +263,7 @@ def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared:
 
 
 def _make_folder(work: Path) -> None:
-    """Make a work folder, unless it exists. Raises a PackerError where the system has no folders, as below /proc."""
+    """Make a work folder, unless it exists. Raises a PackerError where no folder can be made, as below /proc."""
     for is_last in (False, True):  # a folder above may be removed by another process meanwhile
         try:
             work.mkdir(parents=True, exist_ok=True)
@@ -278,7 +278,7 @@ def _make_folder(work: Path) -> None:
 
 @contextlib.contextmanager
 def _claim_stored(out: RemotePath, kind: OutputKind, request: Request, run: RunOptions) -> Iterator[Output]:
-    """Claim an output in object storage together with all processes that have the same request.
+    """Claim an output in object storage together with all processes of the same request.
 
     If the source is at fault (`SourceError`), the last process removes the unfinished output.
     """
@@ -298,7 +298,7 @@ def _claim_stored(out: RemotePath, kind: OutputKind, request: Request, run: RunO
 
 
 def _begun(output: Output, request: Request, *, overwrite: bool) -> Output:
-    """Begin an output in object storage, or find it begun with an equal request."""
+    """Begin an output in object storage, or join processes that have begun it with an equal request."""
     assert output.request is not None
     while not output.store.put_if_absent(f"{WORK}/{REQUEST}", output.request):
         begun = output.begun()
@@ -310,7 +310,7 @@ def _begun(output: Output, request: Request, *, overwrite: bool) -> Output:
             raise PackerError(
                 f"{output.out} is being written by another packer: wait for it, or choose another --output"
             )
-        _refuse_finished(output)  # subtle: a process that finishes meanwhile has no more heartbeats, either
+        _refuse_finished(output)  # subtle: a process that has just finished has no heartbeat, either
         output.clear()
     return output
 
@@ -323,7 +323,7 @@ def _is_alive(output: Output, patience: float | None = None) -> bool:
 
 
 def finish_interrupted(out: AnyPath) -> None:
-    """Finish what a process was doing to a dataset when it was killed: a replacement, or the removal of leftovers."""
+    """Finish the replacement of a dataset, or the removal of leftovers, if a process was killed during it."""
     if not isinstance(out, RemotePath):
         replace_folder.restore(out, PACKED)
     elif PACKED.is_complete(out):
@@ -331,7 +331,7 @@ def finish_interrupted(out: AnyPath) -> None:
 
 
 def _finish_removal(out: RemotePath) -> None:
-    """Remove what a process that was killed after it completed a dataset has left, or one that came late."""
+    """Remove the work folder of a complete dataset, which a killed or a slow process may have left."""
     work = out / WORK
     try:
         if work.is_dir() and PACKED.listed_in(out) is not None:
@@ -354,7 +354,7 @@ def way_to_replace(out: AnyPath) -> str:
 
 
 def refuse_replacing(out: AnyPath) -> None:
-    """Raise a PackerError for a complete dataset in object storage, which cannot be replaced in one step."""
+    """Raise a PackerError for a complete dataset in object storage, because it cannot be replaced in one step."""
     if isinstance(out, RemotePath):
         raise PackerError(
             f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "

@@ -28,33 +28,33 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written(Generic[Record]):
-    """Result of a function that writes an output."""
+    """Result of a function that writes an output, with the record of the output."""
 
     record: Record
-    """What the output's record says: the manifest of a packed dataset, for example."""
+    """Record of the output, such as the manifest of a packed dataset."""
 
     output: AnyPath
     """Folder of the output."""
 
     found_complete: bool = False
-    """Whether the output was complete before, of the same source and with the same options."""
+    """Whether a matching output already existed."""
 
     checked: str = ""
-    """What was checked if the output was complete before, for a message."""
+    """For a message: what was checked if a matching output already existed."""
 
     finished_elsewhere: bool = False
     """Whether another process wrote the record."""
 
     notes: tuple[str, ...] = ()
-    """Lines for the summary that the record does not have."""
+    """Lines for the summary, in addition to the record."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job(RunOptions):
-    """How a dataset is written: where, who does the work, and what it may replace. It does not change the bytes."""
+    """Options and rank with which a dataset is written. They do not change its bytes."""
 
     as_rank: RankOf | None = None
-    """Which rank this process is, set by `for_output`; None if it claims the output alone, which no store allows."""
+    """Which rank this process is, set by `for_output`; None if it claims a local output alone."""
 
     def for_output(self, source: SourceLike, output: str | AnyPath | None) -> Job:
         """Return the job for an output, with its rank; raise an OptionError if options exclude each other."""
@@ -65,7 +65,7 @@ class Job(RunOptions):
             name = "--ranks" if rank is not None else "--engine ray"
             if self.overwrite and rank is not None:
                 raise OptionError(f"--overwrite cannot be used with {name}: remove the output first, or choose another")
-            if not self.sync and not is_remote(output):  # where nothing is synced
+            if not self.sync and not is_remote(output):
                 raise OptionError(
                     f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
                 )
@@ -91,9 +91,8 @@ def claimed(
 ) -> Iterator[tuple[Output, Engine]]:
     """Claim the folder of a packed dataset, to begin or resume it, for one process, several ranks or a Ray cluster.
 
-    Yields the output, and the engine that builds it.
-    `is_answered` says whether the complete dataset is the requested one. Raises `FinishedElsewhere` if another rank
-    completes it.
+    Yields the output, and the engine that builds it. `is_answered` returns whether a complete dataset is the requested
+    one. Raises `FinishedElsewhere` if another rank completes it.
     """
     rank, is_complete = job.as_rank, partial(is_packed, out)
     try:
@@ -109,8 +108,8 @@ def claimed(
                 engine = Ranks(**rank._asdict(), workers=workers, heartbeats=heartbeats, is_complete=is_complete)
             yield output, engine
     except (FinishedElsewhere, OSError, PackerError) as error:
-        # The rank that completes a dataset removes files that the others may just be looking for. Their errors are of
-        # these types; any other one is a bug.
+        # The rank that completes a dataset removes files that other ranks may just be reading, so these raise errors of
+        # these types. Any other error is a bug.
         if rank is not None and is_answered():
             raise FinishedElsewhere from None
         if isinstance(error, FinishedElsewhere):
@@ -124,9 +123,9 @@ def claimed(
 def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     """Name an output after the source, its configuration and its split, if any: rows.jsonl.gz -> rows-packed-4096.
 
-    The output is next to the source. Its name follows from the path alone, so that a repeated command finds its
-    output whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another
-    one. Raises a PackerError for several paths or a dataset in memory, which have no name.
+    The output is next to the source. Its name depends only on the path, so that a repeated command finds its output
+    whatever other files there are. rows.jsonl and rows.parquet therefore have the same name, and one of them needs
+    --output. Raises a PackerError for several paths or a dataset in memory, which have no name.
     """
     if isinstance(source, PathList):
         raise OptionError(f"{source} have no common name: name the output with --output")
@@ -145,7 +144,7 @@ def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
 
 
 def refuse_inside(source: SourceLike, out: AnyPath) -> None:
-    """Raise a PackerError for an output inside a source; a repeated command would read it as source files."""
+    """Raise a PackerError for an output inside a source, because a repeated command would read it as source files."""
     if isinstance(source, PathList):
         for each in source.paths:
             refuse_inside(each, out)

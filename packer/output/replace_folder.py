@@ -1,10 +1,10 @@
-"""Replace a folder by a finished one in a single step; files of users in the old folder move to the new one.
+"""Replacements of a folder by a finished one in a single step; users' files in the old folder move to the new one.
 
 .OUT.packer-new     (or -tokenizing, -export) the replacement while it is built; right after the swap, the old output
 .OUT.packer-old     the old output while it is removed
 
 Only files that the record of the old output lists are deleted. First all other files move to the new output, then the
-record is deleted, then the rest, so that `restore` can complete a replacement interrupted at any instant.
+record is deleted, then the rest. So `restore` can complete a replacement that was interrupted at any instant.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 
 def swap(out: Path, replacement: Path, kind: OutputKind, *, sync: bool) -> None:
-    """Replace an output, which may be missing or empty, by a complete one, its sibling, and delete the old one.
+    """Replace an output, which may be missing or empty, by a complete folder next to it, and delete the old output.
 
-    This is a single step if the system supports it.
+    The replacement is a single step if the system supports it.
     """
     old = sibling(out, _OLD)
     replaces = _holds_anything(out)
@@ -60,13 +60,13 @@ def swap(out: Path, replacement: Path, kind: OutputKind, *, sync: bool) -> None:
 def restore(out: Path, kind: OutputKind) -> None:
     """Complete a replacement of `out` that was interrupted.
 
-    If it was interrupted between two renames, the old output is moved back. If the new output is in place, the old one
-    is deleted, after files of users have moved to `out`.
+    If it was interrupted between two renames, the old output is moved back. If the new output is in place, files of
+    users move to `out`, and the old output is deleted.
     """
     old, building = sibling(out, _OLD), sibling(out, kind.building)
-    if in_use(building) or in_use(out):  # a running process completes it itself
+    if in_use(building) or in_use(out):  # the running process completes it
         return
-    if old.is_symlink():  # never made here; files of the folder that it leads to would be moved
+    if old.is_symlink():  # not made by packer; following it would move files elsewhere
         old.unlink()
     if kind.is_complete(old) and not _holds_anything(out):
         old.rename(out)
@@ -85,13 +85,13 @@ def prepare_beside(building: Path, out: Path, kind: OutputKind) -> None:
     if building.is_symlink():
         building.unlink()
     elif (building / WORK).is_dir():
-        (building / kind.record).unlink(missing_ok=True)  # unfinished again, so that its files are checked before reuse
+        (building / kind.record).unlink(missing_ok=True)  # unfinished again: its files are checked before reuse
     elif building.is_dir():
         _retire(building, out, kind)
 
 
 def refuse_mount_point(out: Path) -> None:
-    """Raise a `PackerError` if a file system is mounted at or below `out`, which prevents renaming it."""
+    """Raise a `PackerError` if a file system is mounted at or below `out`, because `out` cannot be renamed then."""
     whole = os.path.realpath(out)
     try:
         fields = (line.split()[4] for line in _MOUNTS.read_bytes().splitlines())
@@ -132,7 +132,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def _retire(old: Path, out: Path, kind: OutputKind, *, sync: bool = False) -> None:
-    """Move files of users from a replaced output to `out`, then delete the rest, the record first."""
+    """Move files of users from a replaced output to `out`; then delete the record, and then the rest."""
     own = kind.own_files(old)
     others = [path for path in old.iterdir() if path.name not in own]
     if others and not out.is_dir():
@@ -142,7 +142,7 @@ def _retire(old: Path, out: Path, kind: OutputKind, *, sync: bool = False) -> No
         target = next(out / name for name in _names_for(path.name) if not os.path.lexists(out / name))
         if target.name != path.name:
             log.info("%s of the replaced output is kept as %s", path.name, target)
-        with contextlib.suppress(FileNotFoundError):  # another command may do the same at the same time
+        with contextlib.suppress(FileNotFoundError):  # another command may have moved it at the same time
             path.rename(target)
     if sync and others:
         sync_path(out)
@@ -164,7 +164,7 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process holds the lock of the work folder in a folder; not where the file system has no locks."""
+    """Whether a process holds the lock of the work folder in a folder; False if the file system has no locks."""
     try:
         lock = try_lock(folder / WORK / LOCK, create=False)
     except OSError:

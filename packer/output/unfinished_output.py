@@ -8,17 +8,17 @@ OUT                       a packed dataset is built here, unless a complete outp
     .packer/lock            lock held by the working process; moves along with the swap; not in object storage
     .packer/request.json    options and source files of the output; only an equal request resumes it
     .packer/ID/spill/       decoded copies of sources that cannot be mapped, or shards of a tokenized dataset
-    .packer/ID/checkpoints/ results of finished tasks, for later tasks; in committed/, the entries of shards in place
+    .packer/ID/checkpoints/ results of finished tasks, and in committed/, entries of shards that are in place
     .packer/ranks/          heartbeats
     .packer/*               temporary files
 
-The record is written last: without it, an output is unfinished. Everything that is needed to resume is in the store. A
+The record is written last; without it, an output is unfinished. All files that are needed to resume are in the store. A
 checkpoint, decoded source or shard that does not match its hash is made again.
 
-Claims by several processes are held by locks, in object storage by the request (`claim.py`). A process that was slow,
-and whose output was removed and begun again meanwhile, puts nothing in place: the lock has another content then
-(`stores.store.Claim`). ID is a hash of the request, so what a process of another request may still write into a
-folder of its own is never read.
+Processes claim an output by its lock, in object storage by its request (`claim.py`). If an output is removed and begun
+again while one of its processes is slow, that process puts nothing in place, because the lock then has another content
+(`stores.store.Claim`). ID is a hash of the request, so files that a process of another request still writes are in
+another folder and never read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from packer.stores.store import Folder, Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestedFile(JsonRecord):
-    """Facts about a source file that reveal whether it has changed."""
+    """Facts about a source file by which changes are noticed."""
 
     name: str
     """Path relative to the source."""
@@ -58,7 +58,7 @@ class RequestedFile(JsonRecord):
     """Size of the file."""
 
     mtime_ns: int | None = None
-    """Time of the last write, in nanoseconds since 1970; None for datasets in memory, or to ignore times."""
+    """Time of the last write, in nanoseconds since 1970; None for datasets in memory, or if times are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class Request(JsonRecord):
     """Files of the source in order."""
 
     text: TextIdentity | None = None
-    """Everything that shapes the tokens of text; None for tokens."""
+    """Everything that determines the tokens of text; None for tokens."""
 
     @property
     def without_times(self) -> Request:
@@ -81,7 +81,7 @@ class Request(JsonRecord):
 
 
 def names_and_sizes(files: Iterable[RequestedFile | FileIdentity]) -> tuple[RequestedFile, ...]:
-    """Return the name and size of each file, which identify it wherever it is stored."""
+    """Return the name and size of each file, which identify copies of the file, too."""
     return tuple(RequestedFile(name=file.name, bytes=file.bytes) for file in files)
 
 
@@ -154,24 +154,24 @@ class OutputKind:
     """Suffix of the hidden folder in which a replacement is built: "new" for .OUT.packer-new."""
 
     listed: Callable[[Mapping[str, Any]], Iterable[str]]
-    """Function that returns the names of the other files of the output, given the content of the record."""
+    """Function that returns the names of the other files of the output from the content of the record."""
 
     in_place: bool = False
-    """Whether an output that replaces nothing is built in its final folder, visible while unfinished."""
+    """Whether an output that replaces nothing is built in its final folder, where users see it unfinished."""
 
     def is_complete(self, folder: AnyPath) -> bool:
         """Whether a folder has the record."""
         return (folder / self.record).is_file()
 
     def listed_in(self, folder: AnyPath) -> set[str] | None:
-        """Return the names of the files that the record lists; None if packer did not write it, or it is damaged."""
+        """Return the names of the files that the record lists; None if it is damaged or was not written by packer."""
         try:
             return set(self.listed(json.loads((folder / self.record).read_bytes())))
         except (OSError, *UNREADABLE):
             return None
 
     def own_files(self, folder: Path) -> set[str]:
-        """Return the names of files written by packer: from the record, or by pattern if it cannot be read."""
+        """Return the names of files that packer wrote: from the record or, if it cannot be read, by pattern."""
         named = self.listed_in(folder)
         if named is None:
             named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
@@ -192,10 +192,10 @@ class Output:
     """Where it is built: in `out` itself, or in a hidden folder next to it."""
 
     kind: OutputKind
-    """OutputKind of the output."""
+    """Kind of the output."""
 
     is_shared: bool = False
-    """Whether other processes also write to it, so that files that look left over must not be removed."""
+    """Whether other processes also write to it, so that files without an owner must not be removed."""
 
     request: bytes | None = None
     """Content of the request; None for an output that cannot be resumed."""
@@ -208,12 +208,12 @@ class Output:
 
     @property
     def work(self) -> Path:
-        """Local folder of everything that is removed once the output is complete."""
+        """Local folder that is removed once the output is complete."""
         return self.building / WORK
 
     @property
     def own(self) -> str:
-        """Name of the folder for this request alone."""
+        """Name of the folder that belongs to this request alone."""
         return WORK if self.request is None else f"{WORK}/{xxhash.xxh3_64_hexdigest(self.request)}"
 
     @property
@@ -261,7 +261,7 @@ class Output:
             self.store.check_claim()
 
     def watched(self, progress: Progress) -> Progress:
-        """Return a callback that also ends the work as soon as a local folder belongs to another process."""
+        """Return a callback that also raises a PackerError as soon as a local folder belongs to another process."""
 
         def tell(stage: str, done: int, total: int) -> None:
             self.check_claim()
@@ -270,9 +270,9 @@ class Output:
         return tell
 
     def check_request(self) -> None:
-        """Raise a PackerError if another command has started an output in object storage again, or has finished it.
+        """Raise a PackerError if another command has begun or finished an output in object storage.
 
-        A folder is checked whenever a file is put in place there.
+        In a local folder, `Claim` is checked whenever a file is put in place.
         """
         if self.store.is_remote and self.begun() != self.request:
             raise PackerError(
@@ -281,24 +281,24 @@ class Output:
             )
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
-        """Put a written shard in place: first its entry, then the shard itself; see `check_request`."""
+        """Put a written shard in place: first its entry, then the shard itself. For errors see `check_request`."""
         self.check_request()
         self.checkpoints.save(f"committed-{shard_number(entry.file)}", Checkpoint(facts=entry.to_dict()))
         self.store.put_file(entry.file, temporary)
 
     def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
-        """Return entries, by name, of the given shards that are in place with the right size."""
+        """Return the entries, by name, of these shards that are in place with the right size."""
         sizes = self.store.sizes(among=names)
         saved = self.checkpoints.facts_of("committed", [shard_number(name) for name in sizes])
         entries = map(ShardEntry.from_dict, saved.values())
         return {entry.file: entry for entry in entries if sizes.get(entry.file) == entry.bytes}
 
     def is_intact(self, entry: ShardEntry) -> bool:
-        """Whether a shard in place matches its hash; object storage checks what it holds."""
+        """Whether a shard in place matches its hash; in object storage, the store itself checks content."""
         return self.store.is_remote or hash_file(self.store.root / entry.file) == entry.xxh3_128
 
     def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
-        """Write small files, then the record, which completes the output; False if another process has just written it.
+        """Write small files, then the record, which completes the output; return whether this process wrote the record.
 
         Raises a PackerError if another command has begun or finished the output.
         """
@@ -306,7 +306,7 @@ class Output:
         for name, content in files.items():
             if self.store.is_remote and self.store.put_if_absent(name, content):
                 continue
-            self.check_request()  # again, because a file that is there may be that of another command
+            self.check_request()  # again, because another command may have written the file
             self.store.put(name, content)
         if self.is_shared:
             return self.store.put_if_absent(self.kind.record, record)
@@ -323,7 +323,7 @@ class Output:
             self.store.delete(name)
 
     def forget_plan(self) -> None:
-        """Remove shards and checkpoints; the identity of the source last, with which nothing else is resumed."""
+        """Remove shards and checkpoints; last the identity of the source, because it decides what is resumed."""
         self.remove_shards()
         self.store.delete_all(self.checkpoints.folder, keep=["source"])
         self.store.delete(f"{self.checkpoints.folder}/source")
@@ -331,8 +331,8 @@ class Output:
     def clear(self) -> None:
         """Remove everything but the lock.
 
-        In a folder, the request is removed first, so that an interrupted removal is never resumed. Elsewhere, it is
-        removed last, so that the command that removes can be repeated, and no other one begins.
+        In a folder, the request is removed first, so that a partly removed output is never resumed. In object storage,
+        it is removed last, so that no other command begins before the removal is finished.
         """
         request = f"{WORK}/{REQUEST}"
         if not self.store.is_remote:
@@ -352,9 +352,9 @@ class Output:
 
 
 def resumes(content: bytes | None, request: Request, output: Output, *, overwrite: bool) -> bool:
-    """Whether an unfinished output was begun with an equal request; `content` is that of `Output.begun`.
+    """Whether an unfinished output was begun with an equal request; `content` is the result of `Output.begun`.
 
-    Without `overwrite`, raises a PackerError if the file is damaged, or the request is another one.
+    Without `overwrite`, raises a PackerError if `content` is damaged or another request.
     """
     if content is None:
         return False

@@ -41,8 +41,8 @@ Series = Mapping[str, tuple[str, Sequence[float]]]
 def element(tag: str, *children: str, **attributes: object) -> str:
     """Return an element with escaped attributes; children are elements already.
 
-    Underscores are hyphens: `text_anchor` is text-anchor; `class_` is class. A `fill` or `stroke` that is a color of
-    the palette also gives the element its class, f-NAME or s-NAME, which `style_sheet` colors.
+    Underscores become hyphens: `text_anchor` is text-anchor; `class_` is class. If `fill` or `stroke` is a color of the
+    palette, the element also gets the class f-NAME or s-NAME, which `style_sheet` colors.
     """
     named = []
     for name, value in attributes.items():
@@ -66,7 +66,7 @@ def percentage(share: float) -> str:
 
 
 def _short(value: object) -> str:
-    """Format a value; floats with two decimals at most, so that files are small: 1.50 -> 1.5."""
+    """Format a value; floats with at most two decimals, so that files are small: 1.50 -> 1.5."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
@@ -84,13 +84,13 @@ class Plot:
     """The elements of a plot of any width, and of a fixed height in pixels."""
 
     title: str
-    """What the plot shows, for readers who do not see it."""
+    """Description of the plot, for readers who cannot see it."""
 
     height: int
     body: str
 
     def inline(self, name: str = "") -> str:
-        """Return the SVG element for a page, as wide as what it stands in; `name` is its attribute `data-plot`."""
+        """Return an SVG element of full width for a page; `name` is its attribute `data-plot`."""
         attributes = {"role": "img", "aria-label": self.title} | ({"data-plot": name} if name else {})
         size = {"width": "100%", "height": self.height}
         return element("svg", self.body, class_="plot", **size, **attributes, font_family=FONT, font_size=12)
@@ -182,7 +182,7 @@ def legend(entries: Mapping[str, str]) -> tuple[str, int]:
 
 STEP = 22  # pixels from a row to the next
 BAR = 16  # height of a row in pixels
-_BRANCH = 2  # pixels by which a branch of a tree is lower than what it continues
+_BRANCH = 2  # pixels by which a branch of a tree is lower than the node that it continues
 _TRAINED = 5  # height of the strip that marks trained tokens in pixels
 _LABELS = 0.11  # share of the width left of the rows
 
@@ -196,7 +196,7 @@ class ShownRow:
     """Places that each segment takes in the row: its tokens, and padding by `--align`."""
 
     rest: int = 0
-    """Places of further segments, if the row has too many to show them all; they are drawn as one."""
+    """Places of further segments, drawn as one, if the row has too many segments to show them all."""
 
     lengths: tuple[int, ...] = ()
     documents: tuple[int, ...] = ()
@@ -219,7 +219,8 @@ class ShownRow:
 def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
     """Draw rows below each other.
 
-    Segments have alternating shades; the rest of a row is padding. Branches of trees are lower than what they continue.
+    Segments have alternating shades; the rest of a row is padding. Branches of trees are lower than the nodes that they
+    continue.
     """
     shapes: dict[str, list[str]] = {}
     borders: list[str] = []

@@ -44,22 +44,22 @@ from packer.report.measures import (
 class Figures:
     """Figures of documents, and of the rows that they are packed into or would be packed into.
 
-    Printed, they are what `packer stats` prints; in a notebook, a table.
+    Its text is the output of `packer stats`; notebooks show a table.
     """
 
     options: PackOptions
     totals: PlanTotals
-    """What became of every document and token; `Totals` if the rows exist."""
+    """Counts of documents and tokens by what became of them; `Totals` if the rows exist."""
 
     histogram: NDArray[np.int64]
     """Shape (max_len + 1,): number of segments by tokens. For a plan, they are counted before an order algorithm cuts
-    more; for packed rows, and where row lengths are compared, in the rows."""
+    documents further; for packed rows, and if row lengths are compared, they are counted in the rows."""
 
     documents_per_step: int = 64
     """Documents per optimizer step in unpacked training."""
 
     is_packed: bool = False
-    """Whether the rows exist; otherwise they are those that packing would make."""
+    """Whether the rows exist; otherwise packing would make them."""
 
     document_lengths: Tally | None = None
     """Distinct ascending document lengths, and the number of documents of each; None if they were not read. For a
@@ -75,10 +75,10 @@ class Figures:
     """Name of the dataset in a report, without its path."""
 
     repeated_tokens: int | None = None
-    """Tokens with which documents repeat the beginning of another one of their record; None if none can."""
+    """Tokens with which documents repeat the beginning of another document of their record; None if none can."""
 
     saved_tokens: int | None = None
-    """Tokens that storing these beginnings once saves, or has saved with `--share-prefixes`; None if not counted."""
+    """Tokens saved by storing these beginnings once, now or with `--share-prefixes`; None if not counted."""
 
     rows_before: Mapping[str, Any] | None = None
     """Figures of the rows of the source by name, if they were packed before; see `collect_figures.rows_before`."""
@@ -101,12 +101,12 @@ class Figures:
 
     @property
     def documents(self) -> int:
-        """Documents of the source; of a packed dataset, those in its rows."""
+        """Documents of the source, or in the rows of a packed dataset."""
         return self.totals.documents_packed if self.is_packed else self.totals.documents
 
     @property
     def tokens(self) -> int:
-        """Tokens of the source; of a packed dataset, those in its rows."""
+        """Tokens of the source, or in the rows of a packed dataset."""
         return self.totals.tokens_packed if self.is_packed else self.totals.tokens
 
     @property
@@ -121,7 +121,7 @@ class Figures:
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens that are in no row because trees store what documents begin with in common once."""
+        """Tokens that are in no row because trees store shared beginnings of documents once."""
         return self.saved_tokens or 0 if self.options.has_trees else 0
 
     @property
@@ -131,15 +131,15 @@ class Figures:
 
     @property
     def speedup(self) -> float:
-        """Rows without packing over packed rows, an upper limit of the speed-up of training.
+        """Rows without packing over packed rows: an upper limit of the speed-up of training.
 
-        Without packing, each segment is padded to max_len; the cost of attention is not taken into account.
+        Without packing, each segment is padded to max_len. The cost of attention is left out.
         """
         return self.segments / self.rows
 
     @property
     def padding_tokens(self) -> int:
-        """Tokens of padding in all rows, including those for alignment."""
+        """Tokens of padding in all rows, including padding for alignment."""
         return self.rows * self.max_len - self.totals.tokens_packed
 
     @property
@@ -162,7 +162,7 @@ class Figures:
 
     @cached_property
     def epoch(self) -> Epoch:
-        """Rows and steps per epoch, with as close to `documents_per_step` as whole packed rows allow."""
+        """Rows and steps per epoch, as close to `documents_per_step` as whole packed rows allow."""
         documents, per_step = self.totals.documents_packed, self.documents_per_step
         packed_per_step = max(1, round(per_step / self.packing_factor))
         unpacked = int(self.histogram.sum())
@@ -194,7 +194,7 @@ class Figures:
         return (self.tokens_without_context + self.totals.tokens_lost) / self.totals.tokens
 
     def to_dict(self) -> dict[str, object]:
-        """Return what `packer stats --json` prints: all that was counted, as values for JSON."""
+        """Return all counts as values for JSON, as `packer stats --json` prints them."""
         content: dict[str, object] = {
             **named(self, "documents", "tokens", "segments", "max_len", "algorithm", "rows"),
             **named(self, "packing_factor", "padding_tokens", "speedup"),
@@ -306,7 +306,7 @@ def row_facts(rows: RowFigures) -> list[list[str]]:
 
 
 def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
-    """Show padding ratios by batch size, and how many times fewer tokens packing computes."""
+    """Show padding ratios by batch size, and the factor of computed tokens over packed rows."""
     sizes = list(padding.batch_longest)
     ratios = {
         f"  to {max_len:,} tokens": [padding.max_len] * len(sizes),
@@ -323,7 +323,7 @@ def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
 
 
 def render_epoch(epoch: Epoch) -> str:
-    """Show the rows and steps of an epoch, now and packed, and the rows per step that keep the documents per step."""
+    """Show the rows and steps of an epoch, now and packed, and advise on the number of packed rows per step."""
     table = render_table(
         [
             ["One epoch", "now", "packed"],
@@ -366,14 +366,14 @@ TOLERATED = 0.01
 """Share of the tokens without context, or lost, below which a row length is long enough."""
 
 FULL = 0.95
-"""Share of tokens in all rows from which on they count as full; `--limit` and few documents leave more padding."""
+"""Share of tokens in all rows above which the rows count as full; `--limit` and few documents leave more padding."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
     """Figures of the same documents in rows of several lengths, or by several algorithms.
 
-    Printed, they are the table that `packer stats` prints; in a notebook, a table as well.
+    Its text is the table that `packer stats` prints; notebooks show a table, too.
     """
 
     by: Literal["max_len", "algorithm"]
@@ -392,9 +392,9 @@ class Comparison:
 
     @property
     def best(self) -> Figures:
-        """The smallest length that suffices, or the one that cuts the fewest tokens.
+        """The smallest length that suffices, or else the length that cuts the fewest tokens.
 
-        Of algorithms, the first that keeps documents whole, or the first of all if none does.
+        If algorithms are compared: the first that keeps documents whole, or else the first.
         """
         if self.by == "max_len":
             return self.smallest or min(self.outcomes, key=lambda figures: figures.cut_share)
@@ -407,16 +407,16 @@ class Comparison:
 
     @property
     def lower_bound(self) -> int:
-        """The best known bound that no packing of whole documents into rows of one length can go below."""
+        """The best known number of rows that every packing of whole documents into rows of one length needs."""
         whole = [figures for figures in self.outcomes if figures.options.keeps_whole]
         return max(figures.totals.lower_bound for figures in whole or self.outcomes)
 
     def gap(self, figures: Figures) -> float | None:
-        """Return the rows above the lower bound as a share of it; None if documents are cut, so that it is no bound."""
+        """Return the rows above the lower bound as a share of it; None if documents are cut, and it is not a bound."""
         return figures.rows / self.lower_bound - 1 if figures.options.keeps_whole else None
 
     def to_dict(self) -> dict[str, object]:
-        """Return what `packer stats --json` prints: the figures of each, and which is best, as values for JSON."""
+        """Return the figures of each, and which is best, as values for JSON, as `packer stats --json` prints them."""
         best = self.best
         content = {**named(best, "documents", "tokens"), "best": named(best, "max_len", "algorithm")}
         if self.by == "max_len":
@@ -457,7 +457,7 @@ class Comparison:
         return [list(line) for line in zip(*([name, *cells] for name, cells in columns.items()), strict=True)]
 
     def _length_columns(self) -> dict[str, list[str]]:
-        """Return columns by name; `full` is left out if rows are, and `lost` if nothing is."""
+        """Return columns by name, without `full` if all rows are full, and without `lost` if no token is lost."""
         found = self.outcomes
         left_out = {"full"} if self.are_full else set()
         if not any(length.totals.tokens_lost for length in found):
@@ -492,7 +492,7 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """Return sentences that explain the columns of the table, and the one that names the best length."""
+        """Return sentences that explain the columns of the table and, last, name the best length."""
         return [*self._length_notes(), self.recommendation()] if self.by == "max_len" else self._algorithm_notes()
 
     def _length_notes(self) -> list[str]:
@@ -520,7 +520,7 @@ class Comparison:
         return notes + [e if e.startswith(name) else f"{name}: {e}" for name, e in self.failures.items()]
 
     def recommendation(self) -> str:
-        """Return the sentence that names the smallest length that cuts few tokens, or the one that cuts the fewest."""
+        """Return a sentence that names the smallest length that cuts few tokens, or the length that cuts the fewest."""
         without_context = any(length.tokens_without_context for length in self.outcomes)
         lost = any(length.totals.tokens_lost for length in self.outcomes)
         cut = " or ".join(["without context"] * (without_context or not lost) + ["lost"] * lost)
@@ -538,6 +538,6 @@ class Comparison:
 
 
 def _exact_percent(ratio: float) -> str:
-    """Format a ratio with three decimals, or more if these would be 0% or 100% only by rounding; above 1 with one."""
+    """Format a ratio with three decimals, or more if it would be rounded to 0% or 100%; above 1 with one decimal."""
     text = f"{ratio:.3%}" if ratio <= 1 else f"{ratio:.1%}"
     return percent(ratio) if text in ("0.000%", "100.000%") else text

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_BINS = 16  # bars in a plot, so that a report fits a screen
-BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)  # for which padding ratios are computed
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)  # batch sizes for padding ratios
 
 Tally = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
 """(values, counts): distinct ascending values, and the number of occurrences of each."""
@@ -39,9 +39,9 @@ Tally = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """Quantiles, such as that of 1% as `p1`, the mean, and bins of at least one integer.
+    """Quantiles (`p1` is the quantile of 1%), the mean, and bins of at least one integer.
 
-    The quantile of q% is the smallest of the numbers that at least q% of them do not exceed; it is not interpolated.
+    The quantile of q% is the smallest of the integers that at least q% of them do not exceed; it is not interpolated.
     """
 
     min: int
@@ -60,7 +60,7 @@ class Distribution:
 
 
 def distribution(numbers: Tally) -> Distribution:
-    """Return the distribution of at least one non-negative integer; values that do not occur count for nothing."""
+    """Return the distribution of at least one non-negative integer; values with a count of 0 are ignored."""
     values, counts = (each[numbers[1] > 0].astype(np.int64) for each in numbers)
     ends = np.cumsum(counts)
     count = int(ends[-1])
@@ -115,14 +115,14 @@ def counted(histogram: NDArray[np.int64]) -> Tally:
 
 
 def weighted_median(lengths: Tally) -> int:
-    """Return the smallest length such that documents up to it hold at least half of the tokens."""
+    """Return the smallest length such that documents up to this length hold at least half of the tokens."""
     values, counts = lengths
     tokens = np.cumsum(values * counts)
     return int(values[np.searchsorted(tokens, (int(tokens[-1]) + 1) // 2)])
 
 
 def binned(lengths: Tally, edges: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return (documents, tokens) in each bin: those of lengths from edges[i] to below edges[i + 1]."""
+    """Return (documents, tokens) in each bin: the number of each with lengths from edges[i] to below edges[i + 1]."""
     values, counts = lengths
     places = np.searchsorted(values, np.array(edges))
     documents, tokens = (np.concatenate([[0], np.cumsum(each)]) for each in (counts, values * counts))
@@ -138,7 +138,7 @@ class Epoch:
     """Rows with one segment each."""
 
     rows_per_step: float
-    """Rows in a step of documents_per_step documents, on average, which are more than documents if some are split."""
+    """Rows in a step of documents_per_step documents, on average; more than documents if some are split."""
 
     steps: int
     """Steps of documents_per_step documents; the last may have fewer."""
@@ -165,13 +165,13 @@ class Padding:
     """Expected ratio by batch size, for random batches padded to their longest segment."""
 
     group_by_length: dict[int, float]
-    """Ratio by batch size, for batches of the segments sorted by length, the longest first."""
+    """Ratio by batch size, for batches of segments that are sorted by length, the longest first."""
 
     packed: float
     """Ratio of the packed rows."""
 
     def speedup(self, ratio: float) -> float:
-        """Return the tokens computed at a padding ratio over those computed if packed: 0.90, packed 0.05 -> 9.5."""
+        """Return the factor of computed tokens at a padding ratio over packed rows: 0.90, packed 0.05 -> 9.5."""
         return (1 - self.packed) / (1 - ratio)
 
 

@@ -56,17 +56,17 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
 
 
 def _row_data(figures: Figures) -> str:
-    """Return what the script shows of segments, as JSON: for each row, values of all segments one after the other."""
+    """Return the values of segments that the script shows, as JSON: for each row, lists with a value per segment."""
     rows = [asdict(row) for row in figures.shown_rows]
     for row in rows:
-        del row["trained_runs"], row["nodes"]  # which only the plot shows
+        del row["trained_runs"], row["nodes"]  # only the plot shows them
     content = {"maxLen": figures.max_len, "step": STEP, "rows": rows}
     # An element of HTML cannot be ended early, because < is written as an escape.
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _listed(figures: Figures) -> list[list[str]]:
-    """Return a table of the first segments that are drawn, the header first, for readers without script."""
+    """Return a table of the first segments that are drawn, with a header line, for readers without scripts."""
     lines: list[dict[str, str]] = []
     for row in figures.shown_rows:
         for index, document in enumerate(row.documents[: _LISTED - len(lines)]):
@@ -101,7 +101,7 @@ def _template() -> Template:
 
 
 BATCH = 8
-"""Documents in a batch that is padded to its longest, to which packing is compared."""
+"""Documents in a batch that is padded to its longest document; packing is compared with such batches."""
 
 ARROW = "\u2192"
 
@@ -116,7 +116,7 @@ class Card:
 
 
 def opening(figures: Figures) -> str:
-    """Return the sentence that a reader sees first: what packing saves."""
+    """Return the first sentence of the page, which says how much packing saves."""
     mean, vary = round(figures.tokens / figures.documents), figures.lengths.min < figures.lengths.max
     packed = "packed into" if figures.is_packed else "which would be packed into"
     times = figures.padding.speedup(figures.padding.batch_longest[BATCH])
@@ -133,7 +133,7 @@ def opening(figures: Figures) -> str:
 
 
 def cards(figures: Figures) -> list[Card]:
-    """Return what packing does to rows, to tokens, and to the compute of an epoch."""
+    """Return cards about the effect of packing on rows, on tokens, and on the compute of an epoch."""
     return [
         _rows_card(figures),
         _tokens_card(figures.totals, figures.shared_tokens, has_labels=figures.options.labels),
@@ -168,7 +168,7 @@ def _compute_card(figures: Figures) -> Card:
 
 
 def _differ(times: float) -> bool:
-    """Whether two numbers of tokens, one of them `times` the other, are not about the same."""
+    """Whether two numbers of tokens differ by more than 5%; one is `times` the other."""
     return max(times, 1 / times) >= 1.05
 
 
@@ -177,7 +177,7 @@ def _times(times: float) -> str:
 
 
 def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:
-    """Say what became of every token; `shared` are those that trees save."""
+    """Return a card about what became of every token; trees save `shared` tokens."""
     lines = ["Beginnings that documents share are stored once."] if shared else []
     if not totals.tokens_lost:
         lines.append("None is lost.")
@@ -227,7 +227,7 @@ def rows_section(figures: Figures) -> Section:
 
 
 def lengths_section(figures: Figures) -> Section:
-    """Say how long documents are, or the segments of packed rows, and where the tokens are."""
+    """Describe the lengths of documents, or of the segments of packed rows, and the lengths that hold most tokens."""
     assert figures.document_lengths is not None
     values, counts = figures.document_lengths
     filled: Tally = (values[values > 0], counts[values > 0])

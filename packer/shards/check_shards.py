@@ -39,26 +39,26 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class SegmentCounts:
-    """Counts of segments in rows, to which others can be added."""
+    """Counts of segments in rows."""
 
     histogram: NDArray[np.int64]
     """Shape (max_len + 1,): segments of each extent."""
 
     ends: tuple[Place, Place] | None = None
-    """Documents and starts of the first and the last segment, if they are in the order of the source."""
+    """Places of the first and the last segment, if all segments are in the order of the source."""
 
 
 def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()) -> Iterator[str]:  # noqa: B008
     """Yield a sentence for each fault of a packed dataset; report progress in bytes of the shards.
 
-    A shard in object storage is copied to a temporary file while it is checked. Raises a PackerError if the manifest is
+    Shards in object storage are copied to temporary files for the check. Raises a PackerError if the manifest is
     missing or cannot be read, and an OSError if the store cannot be read.
     """
     manifest = read_manifest(folder)
     text = (folder / MANIFEST).read_bytes()
     if not is_sealed(text, json.loads(text)):
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
-        return  # nothing else can be trusted
+        return  # no other fact can be trusted
     try:
         refuse_foreign_work(folder)
     except PackerError as error:
@@ -101,7 +101,7 @@ def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int
     counts = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64))
     try:
         with local_copy(check_size(folder, entry)) as copy:
-            if hash_file(copy) != entry.xxh3_128:  # the rows may hold anything
+            if hash_file(copy) != entry.xxh3_128:
                 raise PackerError(f"{entry.file} does not match its hash: it was changed after packing")
             table = open_shard(folder, entry, manifest, copy)
             faults += _rows_faults(table, entry, manifest, out=counts)
@@ -146,7 +146,7 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
 
 
 def trained_faults(entry: ShardEntry, found: Counts) -> Iterator[str]:
-    """Yield a sentence for each count of what is trained in a shard that differs from its entry."""
+    """Yield a sentence for each count of trained tokens of a shard that differs from its entry."""
     if found.trained != entry.trained:
         yield f"{entry.file} has {found.trained:,} trained tokens, the manifest says {entry.trained:,}"
     if found.untrained_segments != entry.untrained_segments:
@@ -186,7 +186,7 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
         if (flat["labels"][untrained] != NO_LOSS).any():
             return f"a label of padding, or of a segment's first token, is not {NO_LOSS}"
     if "position_ids" in flat:
-        extents = as_numpy(batch["seq_lengths"].values)  # those of padding tails, too
+        extents = as_numpy(batch["seq_lengths"].values)  # padding tails included
         if not np.array_equal(flat["position_ids"], restart_positions(extents)):
             return "position_ids do not restart at 0 with every segment"
     for name in manifest.options.stored_keep_tokens:
@@ -224,7 +224,7 @@ def _order_fault(segments: RowSegments, manifest: Manifest, out: SegmentCounts) 
 
 
 def _out_of_order(one: Place, other: Place, manifest: Manifest) -> str:
-    """Say that a segment comes before another one in the source, and after it in the rows."""
+    """Return words that say that a segment comes before another in the source, but after it in the rows."""
     named = [f"document {document:,} from token {start:,}" for document, start in (other, one)]
     return f"holds {named[0]} after {named[1]}, and {manifest.options.algorithm} keeps the order of the source"
 
@@ -233,9 +233,10 @@ def _out_of_order(one: Place, other: Place, manifest: Manifest) -> str:
 
 
 def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
-    """Yield a sentence for each total of a manifest that differs from a new count; other totals are not compared.
+    """Yield a sentence for each total of a manifest that differs from a new count.
 
-    `counted` has correct totals by name, as in the file, and `origin` is what was counted, as in "the rows".
+    `counted` has new counts by the name of the total; other totals are not compared. `origin` names the source of the
+    counts, such as "the rows".
     """
     recorded = totals.to_dict()
     for name, value in counted.items():
@@ -250,9 +251,9 @@ def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> I
 
 
 def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each total that the entries of the shards contradict, and for wrong files for `datasets`.
+    """Yield a sentence for each total that contradicts the entries of the shards, and for each wrong small file.
 
-    The checksum covers everything else in a manifest that could contradict itself.
+    The checksum of the manifest covers all other contradictions.
     """
     named = ("rows", "tokens", "trained", "untrained_segments", "trained_later")
     sums = {name: int(manifest.shards.column(name).sum()) for name in named}
@@ -274,7 +275,7 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 
 
 def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
-    """Yield a sentence for each total that its rows contradict; what only the planner knows is not compared."""
+    """Yield a sentence for each total that contradicts the rows; totals that only planning can count are left out."""
     options, histogram = manifest.options, counted.histogram
     found = {"segments": int(histogram.sum())}
     if options.keeps_whole and options.group_by is None and not get_algorithm(options.algorithm).proves:
@@ -283,7 +284,7 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
 
 
 def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each reason that the list and the totals of the manifest count differently."""
+    """Yield a sentence for each reason that the list of rejected records and the manifest count differently."""
     recorded = manifest.totals.documents_rejected
     if recorded is None:
         return

@@ -25,19 +25,19 @@ EXPORT_RECORD = "_export.json"
 """Record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
 WORK = ".packer"
-"""Folder inside an output until it is complete and in place."""
+"""Folder inside an output, which is removed when the output is complete and in place."""
 
 LISTED = re.compile(r".*\.arrow|rejected\.jsonl")
-"""Files that must be in the manifest if they are in the folder."""
+"""Names of files that the manifest must list if they are in the folder."""
 
 HOLDOUT = "-holdout"
-"""End of the name of the dataset with the documents that another one holds out."""
+"""End of the name of a dataset with held-out documents."""
 
 MOST_SHARDS = 10_000_000
 
 
 def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
-    """Return the folder next to a dataset with its held-out documents; with `is_holdout`, the reverse."""
+    """Return the folder of a dataset's held-out documents, next to it; with `is_holdout`, the folder of the dataset."""
     if isinstance(out, Path) and out.name in ("", ".."):
         out = out.resolve()
     if out.parent == out:
@@ -46,9 +46,9 @@ def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
 
 
 def shard_name(shard: int, shards: int) -> str:
-    """Return the file name of a shard, as `datasets` has it: data-00000-of-00012.arrow.
+    """Return the file name of a shard, as in `datasets`: data-00000-of-00012.arrow.
 
-    Names sort like numbers, also of more than 100,000 shards: data-099999-of-234000.arrow.
+    Names sort like numbers, even for more than 100,000 shards: data-099999-of-234000.arrow.
     """
     return f"data-{shard:0{max(5, len(str(shards - 1)))}d}-of-{shards:05d}.arrow"
 
@@ -74,7 +74,7 @@ def names_listed(content: Mapping[str, Any]) -> list[str]:
 def refuse_foreign_work(out: AnyPath) -> None:
     """Raise a PackerError if the work folder of an output is a symbolic link, or holds one.
 
-    Unfinished files are removed and replaced there, and through a link that would happen elsewhere.
+    A link there would make packer delete and replace files elsewhere.
     """
     if isinstance(out, RemotePath):
         return
@@ -123,9 +123,9 @@ class HashingFile(io.BufferedWriter):
 
 
 def matches(path: AnyPath, digest: str) -> bool:
-    """Whether a file exists and matches its xxh3-128.
+    """Whether a file exists and has this xxh3-128.
 
-    An object in a store only has to exist: it appeared whole, and the store checks what it holds.
+    An object in a store only has to exist, because it appears whole, and the store checks its content.
     """
     if isinstance(path, RemotePath):
         return path.is_file()
@@ -155,7 +155,7 @@ class WrittenFile(JsonRecord):
     """File name, in the folder of the record."""
 
     rows: Count | None = None
-    """Rows in the file; None if the record does not say it."""
+    """Rows in the file; None if they are not recorded."""
 
     bytes: Count
     xxh3_128: str
@@ -165,8 +165,8 @@ class WrittenFile(JsonRecord):
 def check_files(record: AnyPath, shards: Iterable[WrittenFile | ShardEntry], small_files: Mapping[str, str]) -> None:
     """Check that every file listed in a record, manifest.json or tokenized.json, exists and is unchanged.
 
-    Shards are compared by size, and in a local folder also by hash if they were touched after the record; small
-    files by hash, xxh3-128 by name.
+    Shards are compared by size; in a local folder also by hash, if they were touched after the record. Small files are
+    compared by hash: `small_files` has their xxh3-128 by name.
     """
     folder = record.parent
     store = store_at(folder)
@@ -187,10 +187,11 @@ def check_files(record: AnyPath, shards: Iterable[WrittenFile | ShardEntry], sma
 
 
 def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool = False) -> AnyPath | None:
-    """Return the first file that was written to, renamed or copied after the record, which was written last; or None.
+    """Return the first file that was written to, renamed or copied after the record; None if there is none.
 
-    The clock of a store may differ from that of this machine, so there it has to be an hour before the record. With
-    `in_content`, only the time of the last write counts, which renaming keeps and copying may keep.
+    The record is written last. In a store, whose clock may differ from that of this machine, files must be an hour
+    older than the record. With `in_content`, only the time of the last write counts, which renaming keeps and copying
+    may keep.
     """
     written = record.stat().st_mtime_ns
     if isinstance(record, RemotePath):

@@ -1,4 +1,4 @@
-"""Segments of rows: located in the source before rows are written, and in the record batches of a shard."""
+"""Segments of rows, before the rows are written and in the record batches of a shard."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 
 
 class RowSegments(NamedTuple):
-    """Segments of a record batch, padding tails left out; int64 arrays of shape (segments,)."""
+    """Segments of a record batch without padding tails, as int64 arrays of shape (segments,)."""
 
     values: NDArray[np.int64]
-    """Positions in the columns with a value per segment, in which padding tails count."""
+    """Positions in the columns with a value per segment, which also have values for padding tails."""
 
     rows: NDArray[np.int64]
-    """Rows of the segments in the batch."""
+    """Rows in the batch."""
 
     numbers: NDArray[np.int64]
-    """Positions among the segments of their rows."""
+    """Numbers of the segments in their rows, counted from 0."""
 
     starts: NDArray[np.int64]
     """First tokens in their documents."""
 
     lengths: NDArray[np.int64]
-    """Tokens."""
+    """Numbers of tokens."""
 
     extents: NDArray[np.int64]
-    """Tokens and alignment."""
+    """Places that the segments take, tokens and padding for alignment."""
 
     places: NDArray[np.int64]
-    """Row * max_len + offset in the row."""
+    """Places of the first tokens, counted from the first row of the batch: row * max_len + offset in the row."""
 
     documents: NDArray[np.int64]
     """Documents."""

@@ -1,4 +1,4 @@
-"""The manifest, a JSON description of a packed dataset. It is written last: a dataset with a manifest is complete."""
+"""The manifest, a JSON description of a packed dataset. It is written last and completes the dataset."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Description of a packed dataset. It has no time, host or absolute path, so that equal packs have equal manifests.
+    """Description of a packed dataset. It has no time, host or absolute path, so equal packs have equal manifests.
 
-    Only library versions and `documents_by_gigatoken` may differ where text was tokenized in other ways.
+    Only library versions and `documents_by_gigatoken` may differ, if text was tokenized in different ways.
 
     The file contains `max_len`, and other options that differ from their defaults.
     """
@@ -48,13 +48,13 @@ class Manifest:
     """Counts of documents, segments and rows, and of tokens packed, repeated, truncated and dropped."""
 
     shards: ShardTable
-    """Shards in order, a sequence of `ShardEntry`; the rows of each continue those of the one before."""
+    """Entries of the shards in order, a sequence of `ShardEntry`. Rows are numbered through all shards."""
 
     files: Mapping[str, str]
     """xxh3-128 of the other files of the dataset, by name."""
 
     path: AnyPath | None = field(default=None, compare=False)
-    """Folder of the dataset that `packer.pack` has just written or found; None otherwise. The file does not have it."""
+    """Folder of the dataset, if `packer.pack` has just written or found it; otherwise None. It is not in the file."""
 
     @property
     def rows(self) -> int:
@@ -88,7 +88,7 @@ class Manifest:
         return self.as_html("Manifest of a packed dataset" if self.path is None else f"Manifest of {self.path.name}")
 
     def as_html(self, title: str) -> str:
-        """Return a title and a table of the main facts, as notebooks show them."""
+        """Return a title and a table of the main facts for a notebook."""
         totals = self.totals
         facts = [
             ("rows", f"{totals.rows:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
@@ -138,7 +138,7 @@ class Manifest:
 
 
 def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
-    """Whether `text` is exactly what `Manifest.to_bytes` writes for this content, and the checksum is right.
+    """Whether `text` is exactly the output of `Manifest.to_bytes` for this content, and the checksum is right.
 
     The checksum does not cover whitespace, escapes and repeated keys.
     """
@@ -147,7 +147,7 @@ def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
 
 
 def json_of(content: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a manifest, a line for each value, but a single one for each list of the shards."""
+    """Return the JSON of a manifest, with a line for each value, and for each list of the shards."""
     lists = [f"  {json.dumps(name)}: {json.dumps(values)}" for name, values in content["shards"].items()]
     parts = {name: json.dumps(value, indent=1).replace("\n", "\n ") for name, value in content.items()}
     parts["shards"] = "{\n" + ",\n".join(lists) + "\n }"
@@ -155,7 +155,7 @@ def json_of(content: Mapping[str, Any]) -> bytes:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of a manifest without its checksum: xxh3-128 of its compact JSON with sorted keys."""
+    """Return the checksum of the other content of a manifest: xxh3-128 of its compact JSON with sorted keys."""
     import xxhash
 
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
@@ -182,22 +182,22 @@ def is_packed(folder: AnyPath) -> bool:
 
 
 def dataset_key(manifest: Manifest) -> str:
-    """Return a hash of the options, and of the sizes and hashes of the shards, from whose number their names follow."""
+    """Return a hash of the options, and of the sizes and hashes of the shards."""
     hashed = blake2b(json.dumps(manifest.options.to_dict(), sort_keys=True).encode(), digest_size=16)
     hashed.update(manifest.shards.column("bytes").tobytes())
     hashed.update("".join(manifest.shards.hashes).encode())
     return hashed.hexdigest()
 
 
-_DIGITS = 32  # of a hash, hexadecimal
+_DIGITS = 32  # hexadecimal digits of a hash
 _LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "trained_later": 0, "bytes": 0}
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ShardTable:
-    """A sequence of `ShardEntry`, which are made when they are requested. File names follow from numbers.
+    """A sequence of `ShardEntry`, each of which is made when it is requested. File names follow from numbers.
 
-    Entries are held and written by field: 100,000 records of JSON would take seconds to read.
+    It is held and written as one list per field, because 100,000 records of JSON would take seconds to read.
     """
 
     _columns: Mapping[str, NDArray[np.int64]]
@@ -207,13 +207,13 @@ class ShardTable:
 
     @classmethod
     def of(cls, entries: Iterable[ShardEntry]) -> ShardTable:
-        """Return the table of entries that are in order; their file names are not looked at."""
+        """Return the table of entries, which must be in order; their file names are ignored."""
         found = [*entries]
         return cls.from_dict({name: [getattr(entry, name) for entry in found] for name in (*_LEAST, "xxh3_128")})
 
     @classmethod
     def from_dict(cls, content: object) -> ShardTable:
-        """Return the table of a JSON object with a list for each field; fields that it does not know are ignored.
+        """Return the table of a JSON object with a list for each field; unknown fields are ignored.
 
         Raises a KeyError for missing fields, and a TypeError for values of another type or out of range.
         """
@@ -257,7 +257,7 @@ class ShardTable:
 
 
 def _numbers(name: str, values: object, least: int) -> NDArray[np.int64]:
-    """Return a list of JSON as an array, checked as a whole; raise a TypeError for other values, or too large ones."""
+    """Return a JSON list as an array; raise a TypeError if it has other values, or values out of range."""
     try:
         found = np.array(values if isinstance(values, list) else None)
     except ValueError:  # lists of different lengths
@@ -272,10 +272,10 @@ def _numbers(name: str, values: object, least: int) -> NDArray[np.int64]:
 
 
 def _hashes(values: object) -> list[str]:
-    """Return a list of hashes of JSON; raise a TypeError for other values."""
+    """Return a JSON list of hashes; raise a TypeError for other values."""
     hashes: list[str] = values if isinstance(values, list) else [""]
     with contextlib.suppress(TypeError, ValueError):
-        found = bytes.fromhex("".join(hashes))  # which skips spaces
+        found = bytes.fromhex("".join(hashes))  # skips spaces
         if all(len(digest) == _DIGITS for digest in hashes) and len(found) == len(hashes) * _DIGITS // 2:
             return hashes
     raise TypeError(f"shards.xxh3_128 is not a list of strings of {_DIGITS} hexadecimal digits")

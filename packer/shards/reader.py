@@ -1,4 +1,4 @@
-"""Read the manifest of a packed dataset, and map its shards into memory."""
+"""Packed datasets, read: the manifest, the shards, which are mapped into memory, and the list of rejected records."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SCHEMA_BYTES = 1 << 20  # more than the schema at the beginning of a shard take
 
 
 def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
-    """Read the manifest of a packed dataset; `intact` checks its checksum, too, for commands that pass on its content.
+    """Read the manifest of a packed dataset. `intact` also checks its checksum, for commands that pass on its content.
 
-    Raises a PackerError if it is missing, damaged or of an unknown format version, or a file of the dataset is not a
-    regular file.
+    Raises a PackerError if the manifest is missing, damaged or of an unknown format version, or if a file of the
+    dataset is not a regular file.
     """
     path = folder / MANIFEST
     if not _is_regular_file(path):
@@ -66,7 +66,7 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
 
 @contextmanager
 def _arrow_errors(path: AnyPath) -> Iterator[None]:
-    """Raise errors of an Arrow stream as a PackerError of one line; a StoreError says nothing about the data."""
+    """Raise errors of an Arrow stream as a PackerError, except a StoreError, which says nothing about the data."""
     try:
         yield
     except StoreError:
@@ -98,7 +98,7 @@ def _refuse_irregular(folder: Path, manifest: Manifest) -> None:
 
 
 def _is_regular_file(path: AnyPath) -> bool:
-    """Whether a regular file exists; raise a PackerError for links, which may point anywhere, and for anything else."""
+    """Whether a regular file exists. Raises a PackerError for anything else; a link could lead anywhere."""
     if isinstance(path, RemotePath):
         return path.is_file()
     try:
@@ -118,7 +118,7 @@ def _is_regular_file(path: AnyPath) -> bool:
 
 
 def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
-    """Check that all shards have the sizes that the manifest states, by listing their folder once; see `check_size`."""
+    """Do what `check_size` does for all shards, by listing their folder once."""
     try:
         sizes = store_at(folder).sizes()
     except StoreError:
@@ -134,7 +134,8 @@ def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
 def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
     """Check that a shard has the size that the manifest states; return its path.
 
-    Raises a PackerError if it is missing, cannot be read or has another size; a StoreError says nothing about the data.
+    Raises a PackerError if the shard is missing, cannot be read or has another size, and a StoreError if the store does
+    not answer, which says nothing about the data.
     """
     path = folder / entry.file
     try:
@@ -151,7 +152,7 @@ def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
 
 
 def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Path | None = None) -> pa.Table:
-    """Map a shard, or a local copy of it, and check its structure against the manifest; no token is read.
+    """Map a shard, or its local copy `copy`, and compare rows and columns with the manifest; no token is read.
 
     Raises a PackerError if the file is missing, or its size, rows or columns contradict the manifest.
     """
@@ -193,10 +194,10 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 def checked_batches(
     folder: AnyPath, entry: ShardEntry, manifest: Manifest, *, compares_hash: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a shard for commands whose output depends on its content.
+    """Yield the record batches of a shard for commands that pass on its content.
 
-    Checks the structure of each batch and, unless that was done before, the hash of the shard, so that no damage is
-    passed on. Raises a PackerError for any damage.
+    Raises a PackerError for any damage: checks the structure of each batch and, unless the caller has done so, the hash
+    of the shard.
     """
     from packer.shards.files import hash_file  # loading a dataset needs no xxhash
     from packer.stores.local_files import local_copy
@@ -212,7 +213,7 @@ def checked_batches(
 
 
 def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
-    """Yield the rejected records that a file lists; a damaged line is a PackerError."""
+    """Yield the rejected records that a file lists; raise a PackerError for a damaged line."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

@@ -28,9 +28,9 @@ from packer.token_memory.prefix_trees import first_wrong_tree
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return the first fault in the structure of a record batch, or None; reads no tokens.
 
-    Its columns must be those of a shard, of the right types, and `pa.RecordBatch.validate` must have passed. Reading
-    values of a batch with a fault may crash: Arrow relies on offsets that ascend and stay inside the values, indices
-    inside their dictionary, UTF-8 and true null counts. To check these takes microseconds for a batch of a few
+    The batch must have the columns and types of a shard, and `pa.RecordBatch.validate` must have passed. Reading values
+    of a batch with a fault may crash, because Arrow relies on offsets that ascend and stay inside the values, indices
+    inside their dictionary, UTF-8 and true null counts. Checking these takes microseconds for a batch of a few
     megabytes, because columns of numbers are not read.
     """
     try:
@@ -79,17 +79,14 @@ def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None
 
 
 def documents_fault(segments: RowSegments, manifest: Manifest) -> str | None:
-    """Return which document of a record batch without faults is not one of the source, or None."""
+    """Return a sentence if a document of a record batch without faults is not in the source, or None."""
     ids, documents = segments.documents, manifest.source.documents
     others = ids[(ids < 0) | (ids >= documents)]
     return f"document {others[0]:,} is not of the source, 0 to {documents - 1:,}" if len(others) else None
 
 
 def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
-    """Return the first fault in the columns kept from the source, or None; they have a value per segment or per token.
-
-    The batch must have no `_structure_fault`.
-    """
+    """Return the first fault in the kept columns of a batch without a `_structure_fault`, or None."""
     for name in options.kept:
         column = batch[name]
         if (
@@ -145,11 +142,11 @@ def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
 
 
 def _encoded(column: pa.Array) -> pa.DictionaryArray:
-    if pa.types.is_null(column.type):  # to pyarrow, null is a value here
+    if pa.types.is_null(column.type):  # pyarrow would make null a value
         return pa.DictionaryArray.from_arrays(pa.nulls(len(column), pa.int32()), column.slice(0, 0))
-    if pa.types.is_dictionary(column.type):  # in which values may repeat
+    if pa.types.is_dictionary(column.type):  # its values may repeat
         column = column.cast(column.type.value_type)
-    if pa.types.is_string(column.type):  # of which there may be more than 2 GB
+    if pa.types.is_string(column.type):  # there may be more than 2 GB of strings
         column = column.cast(pa.large_string())
     if pa.types.is_floating(column.type):  # 0.0 and -0.0 are equal, and so are all NaN
         values = as_numpy(column.fill_null(as_scalar(0, column.type))) + 0.0
@@ -167,8 +164,8 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
 def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOptions) -> tuple[int, str] | None:
     """Find a row of a valid batch that holds too many segments, or segments that must not share a row.
 
-    Returns the number of the row in the batch and words for a message that starts with the row, or None. Groups are
-    checked only if the rows keep their column; a SourceError says that its values cannot be compared.
+    Returns None, or the number of the row in the batch and the rest of a message that starts with the row. Groups are
+    checked only if the rows keep their column. Raises a SourceError if its values cannot be compared.
     """
     real, rows, documents = segments.values, segments.rows, segments.documents
     limit, counts = options.max_segments, np.bincount(rows, minlength=1)
@@ -196,8 +193,8 @@ def group_fault(
 ) -> tuple[int, str] | None:
     """Find the first row that holds two groups.
 
-    Returns the row and words for a message that starts with the row, or None. `rows` and `groups` (null: no group) have
-    the shape (segments,). `describe` names the document of a segment.
+    Returns None, or the row and the rest of a message that starts with the row. `rows` and `groups` (null: no group)
+    have the shape (segments,). `describe` names the document of a segment.
     """
     name = options.group_by
     found = clash(rows, group_codes(groups))
@@ -225,7 +222,7 @@ def clash(rows: NDArray[np.int64], groups: NDArray[np.int32]) -> tuple[int, int]
 
 
 def _tree_fault(batch: pa.RecordBatch, segments: RowSegments) -> tuple[int, str] | None:
-    """Find the first segment whose nodes are not those of a tree."""
+    """Find the first segment whose nodes do not form a tree of its tokens; return as `sharing_fault` does."""
     trees = batch[TREE].values.take(as_arrow(segments.values))
     counts = list_lengths(trees)
     nodes, labels = as_numpy(trees.flatten()), as_numpy(batch["labels"].flatten())

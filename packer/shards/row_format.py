@@ -27,13 +27,13 @@ class RowFormat:
     pad_id: int
 
     token_columns: tuple[str, ...]
-    """Columns of TOKEN_COLUMNS that a row has."""
+    """Names in TOKEN_COLUMNS of the columns that a row has."""
 
     index_only: bool
-    """Whether the shards have no column with a value per token; the rows get these from the source."""
+    """Whether the shards have no columns with a value per token, because the loader reads these from the source."""
 
     align: int
-    """Number that every extent is a multiple of; above 1, the column `seq_tokens` is written."""
+    """Divisor of every extent; if it is above 1, the column `seq_tokens` is written."""
 
     kept: Mapping[str, pa.DataType]
     """Types of the columns kept from the source with a value per segment."""

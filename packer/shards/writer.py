@@ -1,4 +1,4 @@
-"""Write a shard; its bytes depend only on the source, the plan and the number of the shard."""
+"""Shards, written. The bytes of a shard depend only on the source, the plan and the number of the shard."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from packer.token_memory.token_column import VALUE_TYPES
 
 
 class BadTokenError(Exception):
-    """A value in `column` is not a token id; `segment` is the number of its segment among those that were copied."""
+    """A value in `column` is not a token id; `segment` is the number of its segment among the copied segments."""
 
     def __init__(self, column: str, segment: int) -> None:
         super().__init__(column, segment)
@@ -59,7 +59,7 @@ class Counts(NamedTuple):
     def of(
         cls, starts: NDArray[np.int64], lengths: NDArray[np.int64], trained: NDArray[np.integer[Any]] | None
     ) -> Counts:
-        """Return the counts of segments that start here, given the tokens of each, and the trained ones if known."""
+        """Return the counts of segments, given first tokens, lengths and, if known, numbers of trained tokens."""
         tokens = int(lengths.sum())
         if trained is None:
             return cls(tokens)
@@ -119,7 +119,7 @@ def as_columns(values: Values, starts: NDArray[np.int64], lengths: NDArray[np.in
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptValues:
-    """Values that the documents of a shard have in kept columns, looked up once for speed."""
+    """Values of kept columns for the documents of a shard, looked up once for speed."""
 
     lists: NDArray[np.int64]
     """Lists of the source that have a segment in the shard, ascending: shape (lists,)."""
@@ -276,8 +276,8 @@ def write_shard(
 ) -> ShardEntry:
     """Write record batches as an Arrow stream, and return the entry of the shard with its final name.
 
-    `path` is a temporary name, which the caller renames or removes. `batches` are those of the shard in order, with
-    their counts, built while they are written. Reports the rows that are written.
+    `path` is a temporary name, which the caller renames or removes. `batches` yields the record batches of the shard in
+    order, with their counts. Reports the number of rows that are written.
     """
     rows, total = 0, Counts()
     sink = HashingFile(path)

@@ -1,4 +1,4 @@
-"""Buckets, which hold objects: opened once per process, and the requests to them, repeated if they fail.
+"""Buckets in object storage, which are opened once per process, and requests, which are repeated if they fail.
 
 Credentials and endpoints are found as the vendors' own tools find them. For S3 these are the environment
 (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...), web identities, and roles of containers and instances; profiles and
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 _OPENED_TOGETHER = 16  # files, each of which may make several requests at the same time
 
 AT_ONCE = 32
-"""Requests that a process has under way at the same time; a store answers each after 10 to 100 ms."""
+"""Largest number of requests of a process at the same time; a store answers each after 10 to 100 ms."""
 
 PART = 8 << 20
 """Bytes of a request that reads or writes part of a large object."""
@@ -38,11 +38,11 @@ TIMEOUT = timedelta(seconds=60)
 
 _TRIES = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between tries
-_SILENT_TRIES = 2  # that end without an answer
-_LEFT_ALONE = 10.0  # seconds in which a silent store gets no requests, so that a command that fails ends at once
+_SILENT_TRIES = 2  # tries without an answer, after which a store is given up
+_LEFT_ALONE = 10.0  # seconds without requests to a silent store, so that a command that fails ends at once
 
 _PREAMBLE = re.compile(r"^Generic \w+ error: Error performing .*? retry_timeout: \S+\s+- ")
-_FINAL = ("dns error", "InvalidAccessKeyId", "ExpiredToken", "status: 400")  # errors of every further try, too
+_FINAL = ("dns error", "InvalidAccessKeyId", "ExpiredToken", "status: 400")  # errors that another try would repeat
 _NO_REASON = re.compile(r"status code: (4\d\d [A-Za-z ]+):?$")  # an answer to HEAD, which has no body
 
 
@@ -53,10 +53,13 @@ class ChangedError(StoreError):
 def requested(name: str, request: Callable[[], Result]) -> Result:
     """Make a request to an address; repeat it after a pause if the store or the network fails.
 
-    Raises a FileNotFoundError, a FileExistsError if the object was not to be replaced, a ChangedError if it is not the
-    version asked for, a PermissionError for credentials that are missing, wrong or not sufficient, and a StoreError for
-    anything else, after several tries. If the store does not answer, it is raised after 2 * TIMEOUT, and at once for
-    the next requests.
+    Raises:
+        FileNotFoundError: there is no such object.
+        FileExistsError: the object exists, and was not to be replaced.
+        ChangedError: the object has another version than the one asked for.
+        PermissionError: credentials are missing, wrong or not sufficient.
+        StoreError: anything else, after several tries. If the store does not answer, it is raised after 2 * TIMEOUT,
+            and immediately by the next requests.
     """
     try:
         from obstore import exceptions
@@ -90,7 +93,7 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
             if "NoSuchBucket" in str(error):
                 remedy = f"create it, or check the name{' and AWS_ENDPOINT_URL' if _endpoint() else ''}"
                 raise PackerError(f"{bucket}: there is no such bucket: {remedy}") from error
-            if "status: 403" in str(error):  # of a list, which obstore does not tell from other errors
+            if "status: 403" in str(error):  # obstore has no error of its own for a list that is denied
                 raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
             silent += _is_silent(error)
             if silent == _SILENT_TRIES and _answered.get(store, begun) <= begun:
@@ -142,7 +145,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Call a function that waits for a store for each item, several at a time; return the results in order."""
+    """Call a function for each item, several at a time, because it waits for a store; return the results in order."""
     if len(items) <= 1:
         return [task(item) for item in items]
     futures = [submitted(task, item) for item in items]
@@ -154,7 +157,7 @@ def in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[R
 
 
 def opened_in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Do what `in_parallel` does, for a function that itself calls `in_parallel`: it has threads of its own."""
+    """Do what `in_parallel` does in other threads, for a function that itself calls `in_parallel`."""
     if len(items) <= 1:
         return [task(item) for item in items]
     with ThreadPoolExecutor(min(_OPENED_TOGETHER, len(items))) as threads:
@@ -162,7 +165,7 @@ def opened_in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) ->
 
 
 def submitted(task: Callable[..., Result], *arguments: object) -> Future[Result]:
-    """Begin a call that waits for a store, in a thread."""
+    """Begin a call in a thread, because it waits for a store."""
     return _threads(os.getpid()).submit(task, *arguments)
 
 
@@ -173,7 +176,7 @@ def _threads(pid: int) -> ThreadPoolExecutor:
 
 # buckets by their addresses
 
-_RETRIES = 4  # of obstore, within a try: for a part of a large upload
+_RETRIES = 4  # retries by obstore within one of our tries, such as for a part of a large upload
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 
 SCHEMES: dict[str, Callable[[str], ObjectStoreMethods] | None] = dict.fromkeys(
@@ -185,8 +188,8 @@ SCHEMES: dict[str, Callable[[str], ObjectStoreMethods] | None] = dict.fromkeys(
 def opened_bucket(scheme: str, bucket: str) -> ObjectStoreMethods:
     """Return the bucket of an address, opened once per process.
 
-    Raises a PackerError if the address or credentials are incomplete, or this process was forked from one that has used
-    a store.
+    Raises a PackerError if the address or the credentials are incomplete, or if this process was forked from a process
+    that has used a store.
     """
     global _process
     if _process not in (None, os.getpid()):  # a request would wait forever for the threads of obstore
@@ -198,7 +201,7 @@ def opened_bucket(scheme: str, bucket: str) -> ObjectStoreMethods:
     return _opened(scheme, bucket)
 
 
-_process: int | None = None  # that has used obstore, whose threads do not survive a fork
+_process: int | None = None  # process that has used obstore; obstore's threads do not survive a fork
 
 
 @lru_cache(maxsize=64)
@@ -217,7 +220,7 @@ def _opened(scheme: str, bucket: str) -> ObjectStoreMethods:
         return from_url(
             f"{scheme}://{bucket}",
             client_options={"timeout": timeout, "connect_timeout": _CONNECT_TIMEOUT, "allow_http": is_open},
-            retry_config={"max_retries": _RETRIES, "retry_timeout": timeout},  # within a request, or a part of one
+            retry_config={"max_retries": _RETRIES, "retry_timeout": timeout},
             **options,
         )
     except Exception as error:
@@ -229,7 +232,7 @@ def _endpoint() -> str:
 
 
 def _credentials_of_boto3() -> dict[str, object]:
-    """Return a provider for credentials that are in a profile or come from a single sign-on."""
+    """Return the option with a provider of credentials from a profile or a single sign-on, if there are any."""
     if "AWS_ACCESS_KEY_ID" in os.environ or os.environ.get("AWS_SKIP_SIGNATURE"):
         return {}
     try:

@@ -1,7 +1,8 @@
-"""Local files: temporary ones for what lies in object storage, and locks that processes of a machine share.
+"""Local files: locks between processes, temporary files, and temporary memory for parts of objects.
 
-Temporary files are in a folder of the process in TMPDIR, which is removed when the process ends. What a killed process
-leaves there is removed by the next one. Locks are those of flock, which the system releases when a process ends.
+Each process has a folder for temporary files in TMPDIR, which is removed when the process ends. If a process was
+killed, the next process removes its folder. Locks are taken with flock, so the system releases them when a process
+ends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from packer.errors import NoLocksError, PackerError
 from packer.stores.remote_path import AnyPath
 
 _PREFIX = "packer-tmp-"  # of temporary folders
-_LOCK = ".packer-lock"  # file in a temporary folder, held while its process lives; no folder without it is removed
+_LOCK = ".packer-lock"  # file in a temporary folder, locked while its process lives; a folder without it is kept
 
 
 class FileLock:
@@ -73,9 +74,9 @@ class FileLock:
 
 
 def try_lock(path: Path, *, shared: bool = False, create: bool = True) -> FileLock | None:
-    """Lock a file, links not followed, or return None if a lock of another process or thread excludes it.
+    """Lock a file without following links; return None if another process or thread has a lock that excludes this one.
 
-    Raises a FileNotFoundError if the file is missing and not to be created, and a NoLocksError if its file system has
+    Raises a FileNotFoundError if the file is missing and `create` is false, and a NoLocksError if its file system has
     no locks.
     """
     flags = os.O_CREAT | os.O_RDWR if create else os.O_RDONLY
@@ -90,7 +91,8 @@ def try_lock(path: Path, *, shared: bool = False, create: bool = True) -> FileLo
             return FileLock(descriptor)
         os.close(descriptor)
         if not is_locked:
-            return None  # if not, another process removed the file before it was locked
+            return None
+        # another process removed the file before it was locked: try again
 
 
 def _locked(descriptor: int, *, shared: bool) -> bool:
@@ -103,7 +105,7 @@ def _locked(descriptor: int, *, shared: bool) -> bool:
 
 @contextlib.contextmanager
 def temporary_file(name: str) -> Iterator[Path]:
-    """Yield the path of a local file to write, which is removed at the end. A full disk is a PackerError."""
+    """Yield the path of a file to write, which is removed at the end. Raises a PackerError if the disk is full."""
     path = temporary_folder() / f"{name}.{uuid.uuid4().hex}"
     try:
         with told_if_full(path.parent):
@@ -115,16 +117,16 @@ def temporary_file(name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_directory(name: str) -> Iterator[Path]:
-    """Yield a local folder, which is removed at the end. A full disk is a PackerError."""
+    """Yield a folder, which is removed at the end. Raises a PackerError if the disk is full."""
     parent = temporary_folder()
     with told_if_full(parent), tempfile.TemporaryDirectory(prefix=f"{name}-", dir=parent) as folder:
         yield Path(folder)
 
 
 def temporary_memory(size: int) -> bytearray | mmap.mmap:
-    """Return writable memory of so many bytes, zeros, that the system may write to a temporary file.
+    """Return `size` writable bytes, all 0, which the system may swap out to a temporary file.
 
-    The file has no name, and ends with the memory. A full disk is a PackerError.
+    The file has no name, and is removed with the memory. Raises a PackerError if the disk is full.
     """
     if not size:
         return bytearray()
@@ -153,7 +155,7 @@ def told_if_full(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_copy(path: AnyPath) -> Iterator[Path]:
-    """Yield a local path with the content of a file: the file itself, or a copy of an object for the time of the block.
+    """Yield the path of a local file itself, or of a temporary copy of an object.
 
     Raises an OSError if the object cannot be read, and a PackerError if the disk is full.
     """
@@ -166,7 +168,7 @@ def local_copy(path: AnyPath) -> Iterator[Path]:
 
 
 def temporary_folder() -> Path:
-    """Return the folder of this process."""
+    """Return the temporary folder of this process."""
     return _folder(os.getpid(), tempfile.gettempdir())[0]
 
 
@@ -175,13 +177,13 @@ def _folder(pid: int, parent: str) -> tuple[Path, FileLock | None]:
     _remove_left(Path(parent))
     hidden = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
     lock = try_lock(hidden / _LOCK)
-    folder = hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))  # only now it may be looked at by others
+    folder = hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))  # locked before others can see it
     atexit.register(_remove, folder, pid)
     return folder, lock
 
 
 def _remove(folder: Path, pid: int) -> None:
-    """Remove the folder of a process, but not in a child that it was forked into."""
+    """Remove the folder of process `pid`, unless this is a forked child of that process."""
     if pid == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 

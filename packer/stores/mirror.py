@@ -1,11 +1,10 @@
-"""Memory of the size of an object in a store, into which the parts that are needed are read.
+"""Mirrors, which are memory as large as an object in a store, into which needed parts of the object are read.
 
-A mirror gives every byte of an object an address, so that code for mapped files also works on objects. What describes
-the values, such as headers and offsets, is fetched into the mirror and stays there. Values themselves are read from
-their addresses into memory of their own, which is freed with the last reference. Other bytes of a mirror are zeros.
+A mirror gives every byte of an object an address, so that code for mapped files also works on objects. Headers, offsets
+and everything else that describes values are fetched into the mirror and stay there. Values themselves are read from
+their addresses into separate memory, which is freed with the last reference. All other bytes of a mirror are 0.
 
-All memory is mapped from temporary files, so the system may write it to the disk instead of keeping it. Those of
-mirrors are full of holes.
+All this memory is mapped from temporary files, so the system can write it to the disk. The files of mirrors are sparse.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from packer.stores.remote_path import AnyPath, RemotePath
 CHUNK = 1 << 15
 """Bytes of a mirror that are fetched together."""
 
-_ALIGNED = 64  # bytes: a value that is read lies as in its object, modulo this
+_ALIGNED = 64  # bytes: a value has the same address modulo 64 in memory as in its object
 
 
 class Mirror:
-    """Memory of the size of an object, which is not empty; it lasts as long as the process.
+    """Memory as large as an object that is not empty. It lasts as long as the process.
 
-    Reads fail if the object was changed since its state was taken.
+    Reading fails if the object has changed since its state was taken.
     """
 
     def __init__(self, path: RemotePath, size: int) -> None:
@@ -48,7 +47,7 @@ class Mirror:
         _mirrors.append(self)
 
     def fetch(self, starts: ArrayLike, lengths: ArrayLike) -> None:
-        """Fetch ranges, given their first bytes and sizes.
+        """Fetch ranges, given by their first bytes and sizes.
 
         Raises an OSError if the store cannot be read, and a PackerError if the disk of temporary files is full.
         """
@@ -59,14 +58,17 @@ class Mirror:
         fetch_chunks([(self, np.unique(np.repeat(first - before, counts) + np.arange(counts.sum())))])
 
     def missing(self, chunks: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges (first byte, size) of chunks, ascending numbers, that are not in memory; none is long."""
+        """Yield the ranges (first byte, size) of the chunks that are not in memory, each at most `PART` bytes.
+
+        `chunks` are numbers in ascending order.
+        """
         left = np.array([chunk for chunk in chunks.tolist() if chunk not in self.fetched], np.int64)
         for run in np.split(left, np.flatnonzero(np.diff(left) > 1) + 1):
             if len(run):
                 yield from _parts(int(run[0]) * CHUNK, min((int(run[-1]) + 1) * CHUNK, self.buffer.size))
 
     def load(self, start: int, length: int) -> None:
-        """Read a range into memory: through the file, because a full disk under mapped memory ends the process."""
+        """Read a range into the mirror, through its file, because a full disk under mapped memory ends the process."""
         content = self.read(start, length)
         with told_if_full(self._file.parent), self._file.open("r+b") as file:
             file.seek(start)
@@ -109,10 +111,10 @@ def is_mirrored(addresses: NDArray[np.integer[Any]]) -> bool:
 
 
 def read_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], object]:
-    """Read ranges of mirrors, given as addresses and bytes, in few requests: those that are close are read together.
+    """Read ranges of mirrors, given by addresses and bytes, with one request for several ranges that are close.
 
-    Return the addresses at which they are now, and the memory, to be kept as long as they are needed. Ranges of other
-    memory stay where they are. Raises as `Mirror.fetch`.
+    Returns the addresses of the copies, and their memory, which the caller must keep. Ranges outside of mirrors keep
+    their addresses. Raises the same errors as `Mirror.fetch`.
     """
     mirrors, owners = _owners(starts)
     order = np.flatnonzero((owners >= 0) & (lengths > 0))
@@ -144,7 +146,7 @@ def read_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[
 
 
 def read_array(values: NDArray[Any]) -> NDArray[Any]:
-    """Return an array, or a copy in memory of one in a mirror; see `read_ranges`."""
+    """Return an array itself, or a copy of its values if it lies in a mirror; see `read_ranges`."""
     (address,), memory = read_ranges(np.array([values.ctypes.data], np.int64), np.array([values.nbytes], np.int64))
     if memory is None:
         return values
@@ -160,6 +162,6 @@ def _parts(start: int, stop: int) -> Sequence[tuple[int, int]]:
 
 
 def map_whole(path: AnyPath) -> pa.Buffer:
-    """Map a file into memory, or a temporary copy of an object, which ends with the memory."""
+    """Map a file, or a temporary copy of an object, into memory. The copy is removed with the memory."""
     with local_copy(path) as copy, pa.memory_map(str(copy)) as file:  # the buffer keeps the mapping, not the descriptor
         return file.read_buffer()

@@ -1,4 +1,4 @@
-"""Paths as users write them: `~` is the home folder, several may be one source, and an output may be a link."""
+"""Paths as users write them: with `~` for the home folder, several for one source, or a link for an output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PathList:
 
 
 def located(value: Any) -> Any:
-    """Return the folder of what a function of packer returned, such as a manifest; any other value as it is."""
+    """Return the folder of an object that a function of packer returned, such as a manifest, and others unchanged."""
     path = getattr(value, "path", None)
     return path if isinstance(path, (Path, RemotePath)) and not isinstance(value, (Path, RemotePath)) else value
 
@@ -42,10 +42,10 @@ def split_configuration(source: str | Path) -> tuple[str, str]:
 
 
 def expanded(value: Value) -> Value:
-    """Replace a leading `~` or `~user` in a path with the home folder; the type stays. An empty path is a PackerError.
+    """Replace a leading `~` or `~user` in a path with the home folder, because shells do not in quotes or after `=`.
 
-    Shells leave a `~` in quotes or after `=` as it is. Lists are expanded item by item; anything that is not a path,
-    such as a dataset in memory, is returned unchanged. `Path` would take an empty path for the current folder.
+    The type stays. Lists are expanded item by item; anything that is not a path, such as a dataset in memory, is
+    returned unchanged. Raises a PackerError for an empty path, which `Path` would take for the current folder.
     """
     if isinstance(value, (list, tuple)):
         return type(value)(expanded(item) for item in value)
@@ -59,7 +59,7 @@ def expanded(value: Value) -> Value:
 
 
 def packed_path(packed: object) -> AnyPath:
-    """Return the path of a packed dataset, given the path, or what a function of packer returned for it."""
+    """Return the path of a packed dataset, given a path, or the manifest or summary that packer returned for it."""
     path = expanded(located(packed))
     if not isinstance(path, (str, Path, RemotePath)):
         raise PackerError(f"a packed dataset is named by its folder, not by a {type(path).__name__}: give its path")
@@ -67,7 +67,7 @@ def packed_path(packed: object) -> AnyPath:
 
 
 def output_path(path: str | AnyPath) -> AnyPath:
-    """Return the folder in which an output is built and swapped in: if the path is a link, the folder it leads to.
+    """Return the folder of an output; if the path is a link, the folder that it leads to.
 
     Raises a PackerError for circular links, names that are not UTF-8, and invalid addresses of stores.
     """
@@ -88,7 +88,7 @@ def output_path(path: str | AnyPath) -> AnyPath:
 
 
 def local_output(path: str | AnyPath, what: str) -> Path:
-    """Return the folder of an output of `what` (packer export) that cannot be in object storage; see `output_path`."""
+    """Return the folder of an output that `what` ("packer export") can only write locally; see `output_path`."""
     out = output_path(path)
     if isinstance(out, RemotePath):
         raise PackerError(f"{out} is in object storage, and {what} writes to local folders: copy the output there")

@@ -1,4 +1,4 @@
-"""Paths in object storage, also of folders that were listed once and are searched without further requests."""
+"""Paths in object storage; once a folder is listed, it is searched without further requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """Bytes of an object, a tag that changes with its content, and the time of the last write in ns."""
+    """Size of an object in bytes, a tag that changes with its content, and the time of the last write in ns."""
 
     st_size: int
     etag: str
@@ -57,7 +57,7 @@ class RemotePath:
 
     @staticmethod
     def of(address: str) -> RemotePath:
-        """Return the path of an address such as "s3://bucket/folder"; raise a PackerError if it is no such address."""
+        """Return the path of an address such as "s3://bucket/folder"; raise a PackerError if it is malformed."""
         scheme, separator, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         if not separator or scheme not in SCHEMES or not bucket:
@@ -102,11 +102,11 @@ class RemotePath:
 
     @property
     def store(self) -> ObjectStoreMethods:
-        """The bucket; raises as `opened_bucket`."""
+        """The bucket; raises the same errors as `opened_bucket`."""
         return opened_bucket(self.scheme, self.bucket)
 
     def stat(self) -> ObjectState:
-        """Return the size and version of the object, if they are not known already; raises as `requested`."""
+        """Return the size and version of the object, if unknown by a request; for errors see `requested`."""
         if self.state is not None:
             return self.state
         return ObjectState.of(self._requested(lambda: self.store.head(self.key)))
@@ -126,7 +126,7 @@ class RemotePath:
         return True
 
     def is_dir(self) -> bool:
-        """Whether there are objects inside, besides the empty one by which a console shows a folder."""
+        """Whether there are objects inside; the empty object with which consoles mark a folder does not count."""
         first = self._requested(lambda: next(iter(self.store.list(self._inside(), chunk_size=2)), ()))
         return any(each["path"] != self.key for each in first)
 
@@ -160,7 +160,7 @@ class RemotePath:
         return sorted(paths, key=lambda path: os.fsencode(path.key))
 
     def read_bytes(self) -> bytes:
-        """Return the content of the object; raises as `requested`."""
+        """Return the content of the object; for errors see `requested`."""
 
         def read() -> bytes:
             result = self.store.get(self.key, options=self._version())
@@ -176,7 +176,7 @@ class RemotePath:
         return self.read_bytes().decode(encoding)
 
     def read_range(self, start: int, length: int) -> memoryview:
-        """Return bytes `start` to `start + length` of the object; raises as `requested`."""
+        """Return bytes `start` to `start + length` of the object; for errors see `requested`."""
         if not length:
             return memoryview(b"")
 
@@ -211,8 +211,8 @@ class RemotePath:
     def write_bytes(self, content: bytes, *, if_absent: bool = False) -> None:
         """Write the object, completely or not at all.
 
-        With `if_absent`, raises a FileExistsError for an object of other content. One of this content may be the result
-        of a try whose answer was lost.
+        With `if_absent`, raises a FileExistsError if the object exists with other content. Equal content counts as
+        written, because it may come from a try whose answer was lost.
         """
         try:
             self._requested(lambda: self.store.put(self.key, content, mode="create" if if_absent else "overwrite"))
@@ -227,7 +227,7 @@ class RemotePath:
             return False
 
     def upload(self, file: Path) -> None:
-        """Copy a local file to the object, completely or not at all; a large one in parts."""
+        """Copy a local file to the object, completely or not at all; large files are sent in parts."""
         size = file.stat().st_size
 
         def write() -> None:
@@ -237,11 +237,11 @@ class RemotePath:
 
     def unlink(self) -> None:
         """Remove the object, if it exists."""
-        with suppress(FileNotFoundError):  # which only some stores say
+        with suppress(FileNotFoundError):  # only some stores report a missing object
             self._requested(lambda: self.store.delete(self.key))
 
     def remove_all(self, keep: Collection[RemotePath] = ()) -> None:
-        """Remove all objects inside but these."""
+        """Remove all objects inside, except those in `keep`."""
         paths = [path.key for path in self.files() if path not in keep]
         for start in range(0, len(paths), 1000):
             some = paths[start : start + 1000]
@@ -259,10 +259,10 @@ class RemotePath:
 
 @dataclass(frozen=True, slots=True)
 class ListedPath(RemotePath):
-    """A path in a listed folder, which knows what is there."""
+    """A path in a folder that was listed, which knows the objects there."""
 
     children: Mapping[str, Mapping[str, ObjectState | None]] = field(default_factory=dict, compare=False, repr=False)
-    """Keys directly inside each folder, by the key of the folder, with the states of those that are objects."""
+    """For the key of each folder, the keys directly inside: of objects with their states, of folders with None."""
 
     def __truediv__(self, name: str | PurePosixPath) -> ListedPath:
         return self._at(f"{self.key}/{name}".strip("/"))
@@ -293,7 +293,7 @@ class ListedPath(RemotePath):
 
 
 def listed(folder: RemotePath) -> ListedPath:
-    """List a folder with everything inside; raises as `RemotePath.stat`."""
+    """List a folder with everything inside; for errors see `requested`."""
     children: dict[str, dict[str, ObjectState | None]] = {}  # in the order of their names, each once
     for file in folder.files():
         at, state, is_new = file.key, file.state, True
@@ -315,29 +315,31 @@ def is_remote(path: object) -> bool:
 
 
 def any_path(path: str | AnyPath) -> AnyPath:
-    """Return a path as an object; raises as `RemotePath.of`."""
+    """Return a path as an object; raises a PackerError for a malformed address."""
     if isinstance(path, RemotePath):
         return path
     return RemotePath.of(str(path)) if is_remote(path) else Path(path)
 
 
 def pinned(path: AnyPath) -> AnyPath:
-    """Return the version of an object that was listed, or is there now; a local path as it is."""
+    """Return the path of the version of an object that was listed, or exists now; return local paths unchanged."""
     return path.pinned() if isinstance(path, RemotePath) else path
 
 
 def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Call a function that opens a file in a folder for each item: in object storage, for several at the same time."""
+    """Call a function that opens a file in a folder for each item, several at a time in object storage."""
     return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
 
 
-_FIRST = 64 << 10  # bytes of the first request, which is the only one of who looks at the beginning
+_FIRST = 64 << 10  # bytes of the first request; reading the beginning of a file takes no other
 
 
 class RemoteFile(io.RawIOBase):
-    """An object as a file that can be read and sought. A reader that goes on is read ahead of, in growing parts.
+    """An object as a seekable file. If it is read on and on, growing parts are read ahead.
 
-    `read_range` returns the bytes of a range, given its start and length.
+    Args:
+        read_range: function that returns the bytes of a range, given its start and length.
+        size: bytes of the object.
     """
 
     def __init__(self, read_range: Callable[[int, int], memoryview], size: int) -> None:
@@ -345,7 +347,7 @@ class RemoteFile(io.RawIOBase):
         self._size = size
         self._at = 0
         self._start, self._part = 0, memoryview(b"")
-        self._next: Future[memoryview] | None = None  # of the part that follows
+        self._next: Future[memoryview] | None = None  # the part that follows
 
     def readable(self) -> bool:
         """Always True."""

@@ -1,7 +1,7 @@
-"""A store: the files of a folder, on a disk or in object storage, each of which appears completely or not at all.
+"""Stores: the files of a folder on a disk or in object storage, each of which appears completely or not at all.
 
-Outputs, checkpoints and heartbeats are written through it, so that nothing else depends on where they are. (The
-LocalStore of obstore syncs neither files nor folders, so that a crash of the system would lose what it has written.)
+Outputs, checkpoints and heartbeats are written through a store, so no other code depends on where they are. obstore's
+own LocalStore does not sync files or folders, so a crash of the system would lose them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EX
 
 
 class ClaimLostError(PackerError):
-    """An output does not belong to this process any more; another one may be building its own there."""
+    """Raised when an output no longer belongs to this process; another process may be writing there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Right of a process, or of several ranks together, to write in a folder. Can be pickled.
 
-    The lock of a folder holds another content for each claim, so whoever compares it finds out whether the folder was
-    removed and begun again while this process was slow.
+    The content of the lock file differs for each claim. A process that compares it therefore notices that its folder
+    was removed and begun again.
     """
 
     out: Path
@@ -48,10 +48,10 @@ class Claim:
     """Lock file, inside the folder that is written to."""
 
     content: bytes
-    """Content that it has as long as the claim lasts."""
+    """Content of the lock file as long as the claim lasts."""
 
     def check(self) -> None:
-        """Raise a `ClaimLostError` unless the folder is still the one that was claimed."""
+        """Raise a `ClaimLostError` if the folder is missing, or claimed by another process."""
         try:
             is_held = self.lock.read_bytes() == self.content
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -75,13 +75,16 @@ class Folder:
     """Name of the folder of temporary files; it must exist."""
 
     claim: Claim | None = None
-    """Claim under which files are put in place and removed; None if no other process can be in the way."""
+    """Claim that must last while files are put in place and removed; None if no other process writes there."""
 
     is_remote: ClassVar[bool] = False
-    """Whether it is in object storage: no locks, no renames, content that is checked, and a request per look."""
+    """Whether it is in object storage, where there are no locks or renames, and every read or write is a request."""
 
     def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
-        """Return the content of a file, or its first bytes; large local content is mapped. Raises FileNotFoundError."""
+        """Return the content of a file, or its first `most` bytes; large local files are mapped.
+
+        Raises a FileNotFoundError if there is no regular file of this name.
+        """
         path = self.root / name
         try:
             with open(path, "rb", opener=_open_at_once) as file:
@@ -94,9 +97,9 @@ class Folder:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
 
     def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
-        """Return the bytes of the files directly in a folder by name, listed once; only those with names in `among`.
+        """List a folder and return the sizes in bytes of the files directly inside by name; only names in `among`.
 
-        It is empty for a missing folder, which may be that of an output that another process has completed.
+        Returns nothing for a missing folder, because another process may have just completed the output.
         """
         if among is not None and not among:
             return {}
@@ -109,7 +112,7 @@ class Folder:
         return sizes
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
-        """Write a file, and replace one that exists. If not `lasting`, a crash of the system may damage it."""
+        """Write or replace a file. If not `lasting`, it is not synced, so a crash of the system may damage it."""
         with self._written(name, content, lasting=lasting) as temporary:
             self._rename(temporary, self.root / name)
         if lasting:
@@ -118,8 +121,8 @@ class Folder:
     def put_if_absent(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists; return whether it was written.
 
-        In object storage, a file of the same content counts as written: it may be the result of a request whose answer
-        was lost. A file system without hard links is a PackerError.
+        In object storage, a file of the same content counts as written, because it may come from a request whose answer
+        was lost. Raises a PackerError if the file system has no hard links.
         """
         path = self.root / name
         with self._written(name, content, lasting=True) as temporary:
@@ -127,7 +130,7 @@ class Folder:
             try:
                 path.hardlink_to(temporary)
                 is_written = True
-            except FileExistsError:  # over a network, perhaps the link whose answer was lost
+            except FileExistsError:  # over a network, this link may exist because its answer was lost
                 is_written = path.samefile(temporary)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
@@ -141,7 +144,7 @@ class Folder:
         return is_written
 
     def put_file(self, name: str, file: Path) -> None:
-        """Put a local file in place; it is synced and renamed, or uploaded."""
+        """Put a local file in place: sync and rename it, or upload it."""
         self._sync(file)
         self._rename(file, self.root / name)
         self._sync(self.root)
@@ -150,7 +153,7 @@ class Folder:
     def temporary(self, name: str) -> Iterator[Path]:
         """Yield a local path to write to, for `put_file`. An exception removes the file."""
         flat = name.removeprefix(f"{self.temporaries}/").replace("/", "-")
-        path = self.root / self.temporaries / f"{flat}.{uuid.uuid4().hex}"  # of no process on another machine, either
+        path = self.root / self.temporaries / f"{flat}.{uuid.uuid4().hex}"  # unique among all machines
         try:
             yield path
         except BaseException:
@@ -161,8 +164,8 @@ class Folder:
     def check_claim(self) -> None:
         """Raise a `ClaimLostError` if this process may not write here any more.
 
-        Subtle: it is called when the temporary file exists, right before that is renamed. If the folder is removed in
-        between, the temporary file is removed with it, and renaming it fails.
+        Subtle: call it after the temporary file is written and right before it is renamed. If another process removes
+        the folder in between, the temporary file is gone, and renaming it fails.
         """
         if self.claim is not None:
             self.claim.check()
@@ -173,14 +176,14 @@ class Folder:
         delete(self.root / name)
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
-        """Remove a folder with everything in it, except for files directly inside with names to keep."""
+        """Remove a folder and everything in it, except for files directly inside whose names are in `keep`."""
         self.check_claim()
         for path in (self.root / folder).iterdir() if keep else [self.root / folder]:
             if path.name not in keep:
                 delete(path)
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call a function that reads or writes for each item, in object storage for several at the same time."""
+        """Call a function that reads or writes for each item, several at a time in object storage."""
         return [task(item) for item in items]
 
     @contextlib.contextmanager
@@ -193,7 +196,7 @@ class Folder:
             yield temporary
 
     def _rename(self, temporary: Path, path: Path) -> None:
-        """Rename a file; make its folder if it is missing, and remove what is damaged and in the way."""
+        """Rename a file; create its folder if it is missing, and remove a damaged file or folder of that name."""
         self.check_claim()
         try:
             temporary.rename(path)
@@ -215,7 +218,7 @@ class Folder:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe, which packer does not make, is not waited for."""
+    """Open a file without waiting for a writer, in case it is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -232,7 +235,7 @@ class Objects:
         return path.read_bytes() if most is None else bytes(path.read_range(0, most))
 
     def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
-        if among is not None and not among:  # without a request, of which there is one per 1,000 files
+        if among is not None and not among:  # saves the requests, one per 1,000 files
             return {}
         found = {path.name: path.state.st_size for path in (self.root / folder).iterdir() if path.state is not None}
         return found if among is None else {name: found[name] for name in among if name in found}
