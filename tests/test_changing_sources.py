@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packer
-from packer.cli.one_line_errors import shrunken_files
+from packer.cli.printing import shrunken_files
 from packer.errors import SourceError
 from packer.output.job import Job
 from packer.pipeline import packing, write_shards

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packer.cli.run_summary import pack_summary
+from packer.cli.writing_commands import pack_summary
 from packer.output.job import Written
 from packer.plain_text import duration_and_compiling
 from packer.report.figures import Figures

@@ -16,7 +16,7 @@ from numba.core import event as events
 
 import packer
 from packer import signals
-from packer.cli.one_line_errors import one_line_errors
+from packer.cli.printing import one_line_errors
 from packer.engines.engine import run_tasks
 from packer.progress import progress_bars
 from packer.signals import Interrupted

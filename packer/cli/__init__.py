@@ -1,13 +1,11 @@
 """The command line. Commands are functions, and import heavy packages only when they run.
 
-writing_commands.py  pack, tokenize, export and demo
+writing_commands.py  pack, tokenize, export and demo, and what they print when they are done
 reading_commands.py  stats, show, verify and check
 
 command.py           commands and their options, from declarations
 command_options.py   options that only commands have, such as --json and --report
-printing.py          everything that is printed, without control characters of names, texts and messages
-run_summary.py       what commands that write print when they are done
-one_line_errors.py   errors as one line and an exit code, also those of files that became shorter
+printing.py          everything that is printed, and errors as one line and an exit code
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ import click
 
 from packer import __version__
 from packer.cli.command import ARGUMENTS
-from packer.cli.one_line_errors import echo_error_as_json
-from packer.cli.printing import echo
+from packer.cli.printing import echo, echo_error_as_json
 from packer.cli.reading_commands import check, show, stats, verify
 from packer.cli.writing_commands import demo, export, pack, tokenize
 from packer.plain_text import visible

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.command_options import CommandOptions
-from packer.cli.one_line_errors import one_line_errors
-from packer.cli.printing import echo
+from packer.cli.printing import echo, one_line_errors
 from packer.errors import PackerError
 from packer.options import Option, options_for, options_of
 from packer.options.option import GENERAL, HEADINGS, REQUIRED

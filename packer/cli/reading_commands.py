@@ -15,8 +15,7 @@ import click
 
 from packer.algorithms import ALGORITHMS
 from packer.cli.command import ARGUMENTS, ParamType, UserPath, command, source_of
-from packer.cli.one_line_errors import NOT_RIGHT
-from packer.cli.printing import echo, echo_json, echo_styled, styled
+from packer.cli.printing import NOT_RIGHT, echo, echo_json, echo_styled, styled
 from packer.errors import PackerError
 from packer.options.option import as_lengths
 from packer.plain_text import render_table
