@@ -26,22 +26,22 @@ _INTRODUCTION = """\
 
 {table}
 
-These pages are made from the declarations in `packer/options/` by `python docs/make_commands.py`.
+These pages are generated from the declarations in `packer/options/` by `python docs/make_commands.py`.
 
-Results go to stdout; progress, log lines and errors go to stderr. [Errors and exit codes](errors.md) lists what a
-command returns.
+Results go to stdout; progress, log lines and errors go to stderr. [Errors and exit codes](errors.md) lists the exit
+codes.
 
 ## The same in Python
 
 The keyword arguments of `packer.pack`, `stats`, `tokenize`, `verify`, `show` and `export` have the names of the
-options, with `_` for `-`. What is on by default is switched off by `--no-NAME` on the command line and by `NAME=False`
-in Python. What can be repeated on the command line is a list in Python. These differ:
+options, with `_` for `-`. An option that is on by default is switched off by `--no-NAME` on the command line, and by
+`NAME=False` in Python. An option that can be repeated on the command line is a list in Python. These options differ:
 
 | command line | Python |
 |---|---|
-| `--chat-template NAME_OR_FILE` | `chat_template`: the same, or the text of a template, which has a `{{` |
+| `--chat-template NAME_OR_FILE` | `chat_template`: the same, or the text of a template, which is recognized by a `{{` |
 | `--add-column position_ids` | `add_column="position_ids"`, or a list of columns |
-| `--json`, `--debug` | none: functions return a result, whose `to_dict()` is what `--json` prints, and raise errors |
+| `--json`, `--debug` | none: functions raise errors and return a result, whose `to_dict()` has the values of `--json` |
 
 ```{{toctree}}
 :hidden:

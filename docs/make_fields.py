@@ -10,15 +10,15 @@ from packer.sources.meanings import FIELDS, JOINED, OTHER_PROMPTS, PROMPTS, Fiel
 _INTRODUCTION = """\
 # Fields and columns
 
-What packer reads of a source. Every field of a record, a message or a part of its content, and every column of tokens,
-is used, kept with `--keep`, known to mean nothing for training, or refused by its name. All others are named once at
-the end of `packer pack` and `packer tokenize`:
+This page lists the names of fields and columns that packer knows. packer uses them, keeps them with `--keep`, ignores
+them because they do not matter for training, or refuses them. `packer pack` and `packer tokenize` list unknown fields
+and columns at the end:
 
 ```text
 Fields that nothing reads: id, source; messages: feedback
 ```
 
-This page is made from `packer/sources/meanings.py` by `python docs/make_fields.py`.
+This page is generated from `packer/sources/meanings.py` by `python docs/make_fields.py`.
 """
 
 _HEADINGS: dict[Place, str] = {
@@ -35,45 +35,45 @@ _MEANINGS: dict[Means, str] = {
     "completion": "the completion",
     "chat": "list of messages",
     "answer": "answer of a preference pair, with `--pairs`",
-    "system": "system prompt; only a chat template can write it",
-    "tools": "tools of a chat; only a chat template can write them",
+    "system": "system prompt; needs a chat template",
+    "tools": "tools of a chat; need a chat template",
     "template_arguments": "arguments of the chat template",
-    "history": "earlier questions with answers; only a chat template can write them",
-    "media": "not text: refused where the text has a placeholder for it",
-    "desirable": "whether the answer is a good one, as for KTO; a record where it is false is refused",
+    "history": "earlier questions with answers; need a chat template",
+    "media": "not text; refused if the text has a placeholder for it",
+    "desirable": "whether the answer is good, as in KTO; if false, the record is refused",
     "role": "the role",
     "content": "the content",
-    "calls": "calls of tools; their arguments are written as the chat template needs them",
+    "calls": "tool calls; their arguments are converted to the form that the chat template needs",
     "template": "read by chat templates",
     "reasoning": "reasoning of an answer, read by chat templates",
-    "trained": "whether it is trained",
-    "untrained": "whether it is context only",
-    "spans": "which of its characters are trained",
+    "trained": "whether the message or part is trained",
+    "untrained": "whether the message or part is excluded from training",
+    "spans": "which characters of the content are trained",
     "token_ids": "the tokens",
     "labels": "the labels",
-    "mask": "1 where tokens are trained",
-    "inverse_mask": "1 where tokens are not trained",
+    "mask": "1 for trained tokens",
+    "inverse_mask": "1 for tokens that are not trained",
     "prompt_length": "number of tokens at the beginning that are not trained",
-    "weight": "trained where it is 1, not trained where it is 0; other weights are refused",
-    "attention": "0 at padding, which is removed",
-    "exchanges": "tokens at which exchanges of a chat begin",
+    "weight": "1 for trained, 0 for not trained; other weights are refused",
+    "attention": "0 for padding, which is removed",
+    "exchanges": "positions at which exchanges of a chat begin",
     "lengths": "lengths of the documents in a row",
-    "padded_lengths": "lengths of the documents in a row, the last of which may be padding",
-    "offsets": "where the documents of a row begin and end",
-    "starts": "where the documents of a row begin",
-    "positions": "positions, which begin again with each document of a row",
-    "numbers": "numbers of the documents of a row, one for each token, from 1; 0 is padding",
-    "numbers_from_0": "numbers of the documents of a row, one for each token, from 0; -1 is padding",
-    "shifted_labels": "the labels, shifted: at each token, the next one",
-    "shifted_numbers": "0 where the next token is not trained",
-    "nothing": "means nothing for training",
+    "padded_lengths": "lengths of the documents in a row; the last one may be padding",
+    "offsets": "positions at which the documents of a row begin and end",
+    "starts": "positions at which the documents of a row begin",
+    "positions": "positions, which restart with each document of a row",
+    "numbers": "document ids within a row, one for each token, from 1; 0 is padding",
+    "numbers_from_0": "document ids within a row, one for each token, from 0; -1 is padding",
+    "shifted_labels": "the labels, shifted: each position has the next token",
+    "shifted_numbers": "0 if the next token is not trained",
+    "nothing": "not needed for training",
     "refused": "refused",
 }
 _OF_PLACE: dict[Place, dict[Means, str]] = {
     "message": {"prompt": "the question, with its answer in one object", "completion": "its answer"},
     "part": {"role": "the type of the part, which must be `text`"},
 }
-"""What meanings are called in one place, where that differs."""
+"""Descriptions of meanings that differ by place."""
 
 
 def fields_page() -> str:
@@ -88,17 +88,17 @@ def _lines() -> Iterator[str]:
         yield from (_row(field, _OF_PLACE.get(place, {})) for field in fields)
         yield ""
     yield "## Prompts and completions\n"
-    yield "These columns are recognized as prompt and completion. What follows the prompt may be missing or empty.\n"
-    yield "| prompt | follows it | completion | between them |\n|---|---|---|---|"
+    yield "These columns are recognized as prompt and completion. The column after the prompt may be missing or empty.\n"
+    yield "| prompt | after the prompt | completion | separator |\n|---|---|---|---|"
     yield f"| `{JOINED[0]}` | | `{JOINED[1]}` | nothing, as in TRL |"
     for (prompt, completion), follows in PROMPTS.items():
         yield f"| `{prompt}` | {f'`{follows}`' if follows else ''} | `{completion}` | an empty line |"
     for prompt, completion in OTHER_PROMPTS:
-        yield f"| `{prompt}` | | `{completion}` | an empty line; only if no other text or chat is recognized |"
+        yield f"| `{prompt}` | | `{completion}` | an empty line; used only if no other text or chat is recognized |"
 
 
 def _row(field: Field, of_place: dict[Means, str]) -> str:
-    beside = f"; beside {' and '.join(f'`{name}`' for name in field.beside)}" if field.beside else ""
+    beside = f"; with {' and '.join(f'`{name}`' for name in field.beside)}" if field.beside else ""
     note = "; only as a list, one for each token" if field.only_lists else ""
     note += f": {field.note}" if field.note else ""
     return f"| `{field.name}` | {of_place.get(field.means, _MEANINGS[field.means])}{beside}{note} | {field.by} |"
