@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 STATUS = logging.getLogger("packer.status")
 """Logger for work whose progress cannot be measured, such as compiling; shown on terminals only."""
 
+OF_RANK = logging.getLogger("packer.rank")
+"""Logger for what concerns one rank; its own process shows it, even if another one shows the progress of all."""
+
 INTERVAL = 15.0  # seconds between lines of progress where stderr is not a terminal
 DELAY = 1.0  # seconds of a stage before a bar is drawn on a terminal
 TICK = 1.0  # seconds after which the clock of a bar goes on although nothing was reported
@@ -98,7 +101,7 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. If
     `silently`, because another process shows the progress of both, only messages about this process are printed.
     """
-    shown, handler = logging.getLogger("packer.engines.ranks" if silently else "packer"), logging.StreamHandler()
+    shown, handler = OF_RANK if silently else logging.getLogger("packer"), logging.StreamHandler()
     handler.setFormatter(_Lines("packer: %(message)s"))
     handler.addFilter(lambda record: record.name != STATUS.name or sys.stderr.isatty())
     level = shown.level

@@ -17,7 +17,7 @@ from nemo_automodel.components.config import loader  # noqa: E402
 from nemo_automodel.recipes.llm.train_ft import TrainFinetuneRecipeForNextTokenPrediction  # noqa: E402
 
 from packer import PackerError  # noqa: E402
-from packer.exporting.next_steps import STEPS  # noqa: E402
+from packer.exporting.targets import STEPS  # noqa: E402
 from packer.trainers import automodel  # noqa: E402
 from tests.helpers.documents import MAX_LEN, make_example, make_source  # noqa: E402
 from tests.helpers.models import FLASH, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402

@@ -30,7 +30,7 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of the package that a module imports: at once, in functions, or for types alone."""
+    """The modules of the package that a module imports: at once, in functions, for types alone, or by their names."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -38,6 +38,11 @@ def imported(path: Path) -> set[str]:
             found |= inside if inside <= set(MODULES) else inside | {node.module}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"packer(\.\w+){2,}", str(node.value)):
+            found.add(node.value if node.value in MODULES else node.value.rpartition(".")[0])  # the latter of a class
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):  # any module of a folder
+            folder = str(node.values[0].value)
+            found |= {name for name in MODULES if name.count(".") > 1 and folder == f"{name.rpartition('.')[0]}."}
     return found & set(MODULES) - {module_name(path)}
 
 

@@ -11,8 +11,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.exporting.next_steps import STEPS
-from packer.exporting.targets import TARGETS
+from packer.exporting.targets import STEPS, TARGETS
 from tests.helpers.commands import succeeded
 
 torch = pytest.importorskip("torch")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.exporting.next_steps import STEPS, as_trainer
-from packer.exporting.targets import TARGETS, as_target
+from packer.exporting.targets import STEPS, TARGETS, as_target, as_trainer
 from packer.options.option import GENERAL, OUTPUT, READING, Compression, option
 from packer.options.pack_options import INT32
 

@@ -20,8 +20,7 @@ from packer.cli.command import UserPath, command, source_of
 from packer.cli.printing import echo, echo_json
 from packer.cli.reading_commands import verify
 from packer.errors import OptionError, PackerError
-from packer.exporting.next_steps import STEPS, refuse_rows
-from packer.exporting.targets import TARGETS
+from packer.exporting.targets import STEPS, TARGETS, refuse_rows
 from packer.json_records import REJECTED
 from packer.options import PackOptions, ReadOptions, byte_size, values_of
 from packer.plain_text import count_of, duration_and_compiling, fewest, percent, render_table, rounded

@@ -14,7 +14,6 @@ read less often.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -25,10 +24,9 @@ from typing import ClassVar, NamedTuple
 
 from packer.engines.engine import Done, Engine, without
 from packer.errors import OptionError, PackerError, SourceError
+from packer.progress import OF_RANK
 from packer.signals import raise_if_interrupted
 from packer.stores.store import ClaimLostError, Store
-
-log = logging.getLogger(__name__)
 
 INTERVAL = 2.0
 """Seconds between heartbeats in a file system."""
@@ -199,7 +197,7 @@ class Heartbeats:
             if found and not found.startswith(self._who):
                 warned = True
                 who = "works on the same output" if self.is_alone else f"is rank {self._rank}"
-                log.warning(
+                OF_RANK.warning(
                     f"another process {who} and does the same work: give every process its own number in --ranks"
                 )
             self._write(str(count))

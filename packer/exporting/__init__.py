@@ -1,9 +1,8 @@
 """Export a packed dataset for another trainer, as Parquet files with exactly the columns that it reads.
 
-    targets.py       the files and columns that each trainer reads
+    targets.py       what a user writes for each trainer, and the files and columns of those that read an export
     columns.py       rows -> the columns of each trainer
     write_export.py  shards -> Parquet files, one shard at a time on each core
-    next_steps.py    what a user writes for each trainer, with an export or without
 
 The columns are made by the functions that make the loader's batches, so that both train on the same values.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,18 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import restart_positions
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.exporting.targets import Columns, Ends
 from packer.loader.batch_formats import SegmentIdsBatch, TorchtuneExamples
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import RowTokens, shift_left
 from packer.shards import manifest
 from packer.shards.row_format import PADDING
+
+Columns: TypeAlias = Mapping[str, Sequence[NDArray[Any]]]
+"""One array per row, by column name."""
+
+Ends = Literal["each", "aligned"]
+"""Which documents must end in their only EOS: each; or each, unless the user names EOS."""
 
 
 class Eos(NamedTuple):
