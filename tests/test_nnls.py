@@ -8,8 +8,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.active_set import PatternColumns, Target, improve, no_columns
-from packer.algorithms.nnls import Strategies, count_strategies, every_strategy, fill, nnlshp
+from packer.algorithms.nnls import (
+    PatternColumns,
+    Strategies,
+    WantedSums,
+    count_strategies,
+    every_strategy,
+    fill,
+    improve,
+    nnlshp,
+    no_columns,
+)
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.errors import PackerError
 from tests.helpers import naive
@@ -63,7 +72,7 @@ def test_amounts_are_the_least_squares(data, capacity, limit):
     columns = PatternColumns(*every_strategy(capacity, limit))
     weights = np.ones(capacity + 1)
     weights[: capacity // 3 + 1] = weight
-    target = Target(np.array([0.0, *counts]), weights)
+    target = WantedSums(np.array([0.0, *counts]), weights)
     passive = improve(columns, target, no_columns(capacity + 1), 1e-9)
     assert_least_squares(columns, target, passive)
     # once more from there changes nothing
@@ -76,7 +85,7 @@ def test_amounts_are_the_least_squares_at_the_size_of_the_paper():
     offsets, lengths = every_strategy(128, 3)
     columns = PatternColumns(offsets, lengths)
     counts = np.append(0, rng.integers(0, 10**5, 128)).astype(np.float64)
-    target = Target(counts, np.ones(129))
+    target = WantedSums(counts, np.ones(129))
     assert_least_squares(columns, target, improve(columns, target, no_columns(129), 1e-6))
 
 

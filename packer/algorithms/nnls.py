@@ -3,17 +3,21 @@
 Every way to fill a pack exactly is a **strategy**. How often each is used is the non-negative least-squares solution of
 "all strategies together hold the histogram", rounded to whole numbers; the remainder is packed by a rule.
 
-`active_set.py` solves the least squares.
+The least squares are solved by the active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974,
+chapter 23), without ever forming the matrix. Strategies are its columns, which enter the **passive** set one at a time,
+steepest first, and leave it when their amount reaches zero. The solver keeps a Cholesky factor of the Gram matrix of
+the passive columns. A new column extends it by one solve, and a column that leaves shortens it by Givens rotations, so
+a step costs passive ** 2, and the columns outside are only scanned.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.active_set import Passive, PatternColumns, Target, improve, no_columns
 from packer.algorithms.exact_fill import Filled, add_packs, packs_left
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_if_large
 from packer.algorithms.open_packs import (
     Links,
     OpenPacks,
@@ -39,6 +43,10 @@ MOST_STRATEGIES = 100_000
 """Strategies that the published form builds, within seconds: enough for 1,024 tokens at depth 3."""
 
 
+DEPENDENT = 1e-13
+"""Part of a column's squared norm; if its squared distance from the passive columns is less, it adds nothing."""
+
+
 class Strategies(NamedTuple):
     """Strategies and how often each is used."""
 
@@ -47,10 +55,36 @@ class Strategies(NamedTuple):
     amounts: NDArray[np.float64]  # (strategies,)
 
 
-def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack by NNLSHP as published: every strategy, nearest whole numbers, and {l, max_len - l} for what is left.
+class PatternColumns(NamedTuple):
+    """Strategies as columns of the matrix.
 
-    None means the paper's 3 segments. A `PackerError` says so where there are more than `MOST_STRATEGIES` strategies.
+    [2, 1, 1] is lengths[offsets[k]:offsets[k + 1]] and has 1 in row 2 and 2 in row 1.
+    """
+
+    offsets: NDArray[np.int64]  # (columns + 1,)
+    lengths: NDArray[np.int32]  # (offsets[-1],)
+
+
+class WantedSums(NamedTuple):
+    """Sum that the columns should have in each row, and the weight of each row."""
+
+    counts: NDArray[np.float64]  # (max_len + 1,)
+    weights: NDArray[np.float64]  # (max_len + 1,) the squares of the weights in the objective
+
+
+class Passive(NamedTuple):
+    """Columns with an amount above 0; only the first `used` entries of the arrays count."""
+
+    columns: NDArray[np.int64]  # (capacity,) numbers of the columns
+    amounts: NDArray[np.float64]  # (capacity,)
+    factor: NDArray[np.float64]  # (capacity, capacity) upper triangular R; R.T @ R is the Gram matrix
+    used: int
+
+
+def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Pack by NNLSHP as published: every strategy, nearest whole numbers, and {l, max_len - l} for the remainder.
+
+    None means the paper's 3 segments. Raises a `PackerError` if there are more than `MOST_STRATEGIES` strategies.
     """
     limit = segment_limit(histogram, PAPER_DEPTH if max_segments is None else max_segments)
     capacity = len(histogram) - 1
@@ -62,7 +96,7 @@ def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Pat
         )
     offsets, lengths = every_strategy(capacity, limit)
     columns = PatternColumns(offsets, lengths)
-    target = Target(histogram.astype(np.float64), _paper_weights(capacity))
+    target = WantedSums(histogram.astype(np.float64), _paper_weights(capacity))
     tolerance = 1e-12 * max(1, int(histogram.sum()))  # the slope below which a strategy does not count
     passive = improve(columns, target, no_columns(capacity + 1), tolerance)
     solution = _taken(columns, passive)
@@ -86,29 +120,29 @@ def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Pat
 
 
 def _taken(columns: PatternColumns, passive: Passive) -> Strategies:
-    """The strategies in use, in the order in which they came into use."""
+    """Return the strategies with an amount above 0, in the order in which they entered the passive set."""
     chosen = Rows(values=columns.lengths, row_starts=columns.offsets).chosen(passive.columns[: passive.used])
     return Strategies(chosen.row_starts, chosen.values, passive.amounts[: passive.used])
 
 
 def _places(solution: Strategies, counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """The places for each length when strategy k is used counts[k] times, shape (max_len + 1,)."""
+    """Return the number of places for each length if strategy k is used counts[k] times: shape (max_len + 1,)."""
     places = np.zeros(capacity + 1, np.int64)
     np.add.at(places, solution.lengths, np.repeat(counts, np.diff(solution.offsets)))
     return places
 
 
 def _paper_weights(capacity: int) -> NDArray[np.float64]:
-    """The squares of the paper's weights, shape (max_len + 1,)."""
+    """Return the squares of the paper's weights: shape (max_len + 1,)."""
     weights = np.ones(capacity + 1)
     weights[: CHEAP_LENGTHS + 1] = CHEAP_WEIGHT**2
     return weights
 
 
 def fill(histogram: NDArray[np.int64], limit: int, solution: Strategies, counts: NDArray[np.int64]) -> Patterns:
-    """Pack `counts[k]` times strategy k, and whatever is then left by best fit.
+    """Pack `counts[k]` times strategy k, and then the remaining segments by best fit.
 
-    If the strategies need more segments of a length than there are, the last packs go without: their places may take
+    If the strategies need more segments of a length than there are, the last packs lack them: their places may take
     shorter segments, and otherwise stay padding. Empty packs are left out. Lengths ascend in a strategy.
     """
     # A length that runs out cuts the packs of a strategy at most twice: where there are too few for a whole pack, and
@@ -160,11 +194,12 @@ def _fill(
 
 
 def count_strategies(capacity: int, limit: int, most: int) -> int:
-    """The ways to fill `capacity` tokens exactly with at most `limit` segments; counts on to just above `most`.
+    """Return the number of ways to fill `capacity` tokens exactly with at most `limit` segments.
 
-    4 tokens, at most 3 segments: [4], [3, 1], [2, 2], [2, 1, 1] -> 4.
+    Stops counting as soon as there are more than `most`. Example: 4 tokens, at most 3 segments -> 4, for [4], [3, 1],
+    [2, 2] and [2, 1, 1].
     """
-    # as many as there are ways with segments of at most `limit` tokens: [2, 1, 1] drawn as dots, columns for rows
+    # equal to the number of ways with segments of at most `limit` tokens: draw [2, 1, 1] as dots, and swap axes
     ways = [1] * (capacity + 1)
     for part in range(2, min(limit, capacity) + 1):
         if ways[capacity] > most:
@@ -175,7 +210,7 @@ def count_strategies(capacity: int, limit: int, most: int) -> int:
 
 
 def every_strategy(capacity: int, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Offsets and lengths of every way to fill a pack with at most `limit` segments, ascending within each."""
+    """Return offsets and lengths of every way to fill a pack with at most `limit` segments; lengths ascend in each."""
     strategies = count_strategies(capacity, limit, np.iinfo(np.int64).max)
     return _every_strategy(capacity, min(limit, capacity), strategies)
 
@@ -194,7 +229,7 @@ def _every_strategy(capacity: int, limit: int, strategies: int) -> tuple[NDArray
     while depth >= 0:
         new = stack[depth]
         if new == left or ((2 * new > left or depth + 1 == limit) and new < left):
-            # nothing but one last segment fits after stack[:depth]
+            # only one last segment fits after stack[:depth]
             stack[depth] = left
             for place in range(depth + 1):
                 lengths[entries] = stack[place]
@@ -210,3 +245,182 @@ def _every_strategy(capacity: int, limit: int, strategies: int) -> tuple[NDArray
             depth += 1
             stack[depth] = new
     return offsets, lengths[:entries]
+
+
+def no_columns(capacity: int) -> Passive:
+    """Return an empty passive set with room for `capacity` columns."""
+    return Passive(np.zeros(capacity, np.int64), np.zeros(capacity), np.zeros((capacity, capacity)), 0)
+
+
+@jit
+def weighted_residual(columns: PatternColumns, target: WantedSums, passive: Passive) -> NDArray[np.float64]:
+    """Return the weights times (counts - sums of the passive columns): shape (max_len + 1,)."""
+    residual: NDArray[np.float64] = target.counts.copy()
+    for place in range(passive.used):
+        column = passive.columns[place]
+        amount = passive.amounts[place]
+        for entry in range(columns.offsets[column], columns.offsets[column + 1]):
+            residual[columns.lengths[entry]] -= amount
+    for row in range(len(residual)):
+        residual[row] *= target.weights[row]
+    return residual
+
+
+@jit_if_large
+def slope(columns: PatternColumns, column: int, vector: NDArray[np.float64]) -> float:
+    """Return the product of a column and a vector; for the weighted residual, the fall of the objective per unit."""
+    total = 0.0
+    for entry in range(columns.offsets[column], columns.offsets[column + 1]):
+        total += vector[columns.lengths[entry]]
+    return total
+
+
+@jit
+def improve(columns: PatternColumns, target: WantedSums, out: Passive, tolerance: float) -> Passive:
+    """Descend until no slope is above `tolerance`; return the passive set."""
+    inside = np.zeros(len(columns.offsets) - 1, np.bool_)
+    refused = np.zeros(len(columns.offsets) - 1, np.bool_)
+    for place in range(out.used):
+        inside[out.columns[place]] = True
+    residual = weighted_residual(columns, target, out)
+    while out.used < len(out.columns):
+        steepest = -1
+        highest = tolerance
+        for column in range(len(inside)):
+            if not inside[column] and not refused[column]:
+                rise = slope(columns, column, residual)
+                if rise > highest:
+                    highest = rise
+                    steepest = column
+        if steepest < 0:
+            break
+        extended = insert(columns, target, out, steepest, 0.0)
+        if extended.used == out.used:
+            refused[steepest] = True
+            continue
+        out = _settle(columns, target, extended, inside)
+        if out.used and out.columns[out.used - 1] == steepest:
+            for column in range(len(refused)):
+                refused[column] = False
+        else:
+            # rounding: its amount did not rise; without this it would enter again and again
+            refused[steepest] = True
+        residual = weighted_residual(columns, target, out)
+    return out
+
+
+@jit_if_large
+def _settle(columns: PatternColumns, target: WantedSums, out: Passive, inside: NDArray[np.bool_]) -> Passive:
+    """Move to the least-squares amounts of the passive columns; drop columns whose amounts reach 0 on the way.
+
+    Each move is computed from the current residual, so rounding in the factor does not add up.
+    """
+    amounts = out.amounts
+    for place in range(out.used):
+        inside[out.columns[place]] = True
+    while out.used:
+        residual = weighted_residual(columns, target, out)
+        move = np.empty(out.used)
+        for place in range(out.used):
+            move[place] = slope(columns, out.columns[place], residual)
+        solve_transposed(out.factor, move)
+        solve_upper(out.factor, move)
+        share = 1.0
+        first = -1
+        for place in range(out.used):
+            if move[place] < 0 and amounts[place] + share * move[place] <= 0:
+                share = -amounts[place] / move[place]
+                first = place
+        for place in range(out.used):
+            amounts[place] += share * move[place]
+        if first < 0:
+            break
+        amounts[first] = 0.0
+        for place in range(out.used - 1, -1, -1):
+            if amounts[place] <= 0.0:
+                inside[out.columns[place]] = False
+                out = remove(out, place)
+    return out
+
+
+@jit_if_large
+def insert(columns: PatternColumns, target: WantedSums, out: Passive, column: int, amount: float) -> Passive:
+    """Append a column to the passive set. Leave the set unchanged if the column is linearly dependent on it."""
+    used = out.used
+    vector = np.zeros(len(target.weights))
+    for entry in range(columns.offsets[column], columns.offsets[column + 1]):
+        vector[columns.lengths[entry]] += target.weights[columns.lengths[entry]]
+    norm = slope(columns, column, vector)
+    products = np.empty(used)
+    for place in range(used):
+        products[place] = slope(columns, out.columns[place], vector)
+    solve_transposed(out.factor, products)
+    left = norm
+    for place in range(used):
+        left -= products[place] * products[place]
+    if left <= DEPENDENT * norm:
+        return out
+    for place in range(used):
+        out.factor[place, used] = products[place]
+    out.factor[used, used] = math.sqrt(left)
+    out.columns[used] = column
+    out.amounts[used] = amount
+    return Passive(out.columns, out.amounts, out.factor, used + 1)
+
+
+@jit_if_large
+def remove(out: Passive, place: int) -> Passive:
+    """Take the column at `place` out of the passive set; Givens rotations make the factor triangular again."""
+    factor = out.factor
+    used = out.used
+    for row in range(place):
+        for k in range(place + 1, used):
+            factor[row, k - 1] = factor[row, k]
+    for row in range(place, used - 1):
+        upper = factor[row, row + 1]
+        lower = factor[row + 1, row + 1]
+        length = math.sqrt(upper * upper + lower * lower)
+        cos = upper / length
+        sin = lower / length
+        for k in range(row + 1, used):
+            above = factor[row, k]
+            below = factor[row + 1, k]
+            factor[row, k - 1] = cos * above + sin * below
+            factor[row + 1, k] = cos * below - sin * above
+    for k in range(place + 1, used):
+        out.columns[k - 1] = out.columns[k]
+        out.amounts[k - 1] = out.amounts[k]
+    return Passive(out.columns, out.amounts, factor, used - 1)
+
+
+@jit_if_large
+def solve_transposed(factor: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """Solve R.T x = out for the leading triangle of that size, row by row of R, as it lies in memory."""
+    for row in range(len(out)):
+        value = out[row] / factor[row, row]
+        out[row] = value
+        if value != 0.0:
+            for k in range(row + 1, len(out)):
+                out[k] -= factor[row, k] * value
+
+
+@jit_if_large
+def solve_upper(factor: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """Solve R x = out for the leading triangle of that size; four independent sums keep the processor busy."""
+    used = len(out)
+    for row in range(used - 1, -1, -1):
+        first = 0.0
+        second = 0.0
+        third = 0.0
+        fourth = 0.0
+        k = row + 1
+        while k + 3 < used:
+            first += factor[row, k] * out[k]
+            second += factor[row, k + 1] * out[k + 1]
+            third += factor[row, k + 2] * out[k + 2]
+            fourth += factor[row, k + 3] * out[k + 3]
+            k += 4
+        while k < used:
+            first += factor[row, k] * out[k]
+            k += 1
+        out[row] = (out[row] - (first + second + third + fourth)) / factor[row, row]
