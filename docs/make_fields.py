@@ -88,7 +88,7 @@ def _lines() -> Iterator[str]:
         yield from (_row(field, _OF_PLACE.get(place, {})) for field in fields)
         yield ""
     yield "## Prompts and completions\n"
-    yield "These columns are recognized as prompt and completion. The column after the prompt may be missing or empty.\n"
+    yield "These columns are recognized as prompt and completion. The second column may be missing or empty.\n"
     yield "| prompt | after the prompt | completion | separator |\n|---|---|---|---|"
     yield f"| `{JOINED[0]}` | | `{JOINED[1]}` | nothing, as in TRL |"
     for (prompt, completion), follows in PROMPTS.items():
