@@ -39,7 +39,6 @@ options, with `_` for `-`. An option that is on by default is switched off by `-
 
 | command line | Python |
 |---|---|
-| `--chat-template NAME_OR_FILE` | `chat_template`: the same, or the text of a template, which is recognized by a `{{` |
 | `--add-column position_ids` | `add_column="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions raise errors and return a result, whose `to_dict()` has the values of `--json` |
 
@@ -103,8 +102,7 @@ def _metavar(option: Option) -> str:
 def _values(option: Option) -> str:
     """The possible values as a sentence; the largest one only where a user could reach it."""
     if option.choices:
-        choices = [*(f"`{choice}`" for choice in option.choices), *["FILE"] * option.is_file]
-        return f" Values: {', '.join(choices)}."
+        return f" Values: {', '.join(f'`{choice}`' for choice in option.choices)}."
     if option.type not in (int, float):
         return ""
     least, most = option.limits

@@ -83,7 +83,7 @@ def pack(
         progress: True shows bars on a terminal and in a notebook, False nothing; or a callback, called as
             `progress(stage, done, total)`.
         options: the other options of `packer pack`, under the same names; `help(packer.pack)` describes each. What can
-            be repeated on the command line is a list. `chat_template` may also be the text of a template.
+            be repeated on the command line is a list.
 
     Returns:
         The manifest, whose `path` is the folder: `packer.load(manifest.path)` opens it.

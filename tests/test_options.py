@@ -18,7 +18,7 @@ import packer
 from packer.cli import COMMANDS, cli
 from packer.cli.command import DeclaredOption
 from packer.errors import in_python as python_words
-from packer.options import PackOptions, arguments, options_of, parse_size
+from packer.options import PackOptions, arguments, as_bytes, options_of
 from packer.options.option import HEADINGS
 from packer.progress import silent
 from packer.shards.row_format import RowFormat
@@ -62,7 +62,7 @@ def in_command(name: str, value: object, folder: Path) -> list[str]:
     option = options_of(PackOptions)[name]
     if option.type is bool:
         return [option.flags[-1]]
-    if option.is_file:
+    if name == "chat_template":
         (folder / "template").write_text(value)
         return [option.flags[-1], str(folder / "template")]
     values = value if isinstance(value, tuple) else [value]
@@ -93,7 +93,7 @@ def test_defaults_of_the_command_and_of_the_function_are_those_declared(asked, t
     options = in_both(asked, tmp_path, [])
     assert options == PackOptions(max_len=64)
     assert options.to_dict() == {"max_len": 64}
-    assert options.shard_size == parse_size("512MB")
+    assert options.shard_size == as_bytes("512MB")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -222,7 +222,7 @@ def test_python_checks_the_options_of_outputs_and_engines_as_the_command_line_do
 def test_sizes_are_read_as_written():
     sizes = {"1000000": 10**6, "7B": 7, "64KB": 64_000, "64kib": 65_536, "512MB": 512 * 10**6, "512M": 512 * 10**6}
     sizes |= {"2GiB": 2**31, "2gi": 2**31, "1TB": 10**12, " 1.5 GB ": 1_500_000_000, "9007199254740993": 2**53 + 1}
-    assert {text: parse_size(text) for text in sizes} == sizes
+    assert {text: as_bytes(text) for text in sizes} == sizes
 
 
 @pytest.mark.parametrize(
@@ -230,16 +230,16 @@ def test_sizes_are_read_as_written():
 )
 def test_what_is_no_size_is_named_with_the_units_there_are(text):
     with pytest.raises(packer.PackerError) as raised:
-        parse_size(text)
+        as_bytes(text)
     assert repr(text) in str(raised.value)
     assert "GiB" in str(raised.value)
 
 
 @given(st.decimals(0, 10**6, places=3), st.sampled_from([("KB", 10**3), ("MB", 10**6), ("GIB", 2**30)]))
 def test_a_size_is_its_number_times_its_unit(number, unit):
-    assert parse_size(f"{number}{unit[0]}") == int(Decimal(number) * unit[1])
+    assert as_bytes(f"{number}{unit[0]}") == int(Decimal(number) * unit[1])
 
 
 def test_a_size_of_a_thousand_digits_is_a_limit_not_a_crash():
     with pytest.raises(packer.PackerError, match="--shard-size"):
-        PackOptions(max_len=8, shard_size=parse_size("9" * 1000))
+        PackOptions(max_len=8, shard_size=as_bytes("9" * 1000))

@@ -11,7 +11,7 @@ import click
 
 from packer.cli.command_options import CommandOptions
 from packer.cli.printing import echo, one_line_errors
-from packer.errors import PackerError
+from packer.errors import OptionError, PackerError
 from packer.options import Option, options_for, options_of
 from packer.options.option import GENERAL, HEADINGS, REQUIRED
 from packer.stores import RemotePath, is_remote
@@ -141,8 +141,6 @@ def _help(option: Option, *, repeats: bool) -> str:
 
 
 def _type_of(option: Option) -> ParamType:
-    if option.is_file:
-        return FileContent(option)
     if option.type is Path:
         return UserPath()
     if option.choices and option.convert is None:
@@ -165,9 +163,10 @@ class Declared(ParamType):
                 value = option.converted(value)
             elif isinstance(value, str):
                 value = option.type(value)
-        except (ValueError, PackerError) as error:
-            reason = str(error) if isinstance(error, PackerError) else f"{value!r} is not {option.kind.name}"
-            self.fail(reason, param, ctx)
+        except OptionError as error:
+            self.fail(str(error), param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} is not {option.kind.name}", param, ctx)
         for one in value if isinstance(value, tuple) else (value,):
             if not option.kind.fits(one):
                 self.fail(f"{one!r} is not {option.kind.name}", param, ctx)
@@ -190,19 +189,3 @@ class UserPath(ParamType):
         if "://" in str(value):
             self.fail(f"{value} is neither a local path nor an address like s3://bucket/folder", param, ctx)
         return path
-
-
-class FileContent(UserPath):
-    """A file whose content is the value, or the name of content that comes with packer."""
-
-    def __init__(self, option: Option) -> None:
-        self.option = option
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Read the file."""
-        if value in self.option.choices:
-            return str(value)
-        path = super().convert(value, param, ctx)
-        if isinstance(path, RemotePath):
-            self.fail(f"{path} is in object storage: copy it to a local file", param, ctx)
-        return str(self.option.converted(path))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import NoLocksError, PackerError
-from packer.options import byte_size, parse_size
+from packer.options import as_bytes, byte_size
 from packer.stores import local_files
 from packer.stores.paths import expanded
 
@@ -70,7 +70,7 @@ class CacheSpace:
     @classmethod
     def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheSpace:
         """Return the space for arguments of `packer.load`. Raises PackerError if `cache_bytes` is no size."""
-        limit = parse_size(cache_bytes) if isinstance(cache_bytes, str) else cache_bytes
+        limit = None if cache_bytes is None else as_bytes(cache_bytes)
         if limit is not None and limit < 1:
             raise PackerError(f"cache_bytes is {limit}: it must be at least 1, such as 200GB")
         if cache_dir is None:

@@ -12,7 +12,7 @@ pyarrow or Numba.
 
 from __future__ import annotations
 
-from packer.options.option import Option, byte_size, options_of, parse_size, values_of
+from packer.options.option import Option, as_bytes, byte_size, options_of, values_of
 from packer.options.pack_options import PackOptions, ReadOptions
 from packer.options.run_options import RunOptions
 
@@ -21,10 +21,10 @@ __all__ = [
     "PackOptions",
     "ReadOptions",
     "RunOptions",
+    "as_bytes",
     "byte_size",
     "options_for",
     "options_of",
-    "parse_size",
     "values_of",
 ]
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from packer.errors import OptionError, PackerError, in_python
 from packer.json_records import FLAG, TEXT, ValueKind, number, or_null, whole_number
-from packer.stores import RemotePath
+from packer.stores import RemotePath, is_remote
 from packer.stores.paths import expanded
 
 REQUIRED = "Required"
@@ -89,9 +89,6 @@ class Option:
     commands: tuple[str, ...] = ("pack", "stats")
     """Commands that have the option; none if its value follows from another option."""
 
-    is_file: bool = False
-    """Whether the command line takes a file whose content is the value, or one of the choices."""
-
     name: str = ""
     """Name of the field, and of the keyword argument in Python."""
 
@@ -114,11 +111,6 @@ class Option:
         return self.default is ...
 
     @property
-    def is_choice(self) -> bool:
-        """Whether the value must be one of `choices`."""
-        return bool(self.choices) and not self.is_file
-
-    @property
     def limits(self) -> tuple[float, float]:
         """Smallest and largest value of a number, both included."""
         largest: float = _LARGEST if self.type is int else sys.float_info.max
@@ -127,7 +119,7 @@ class Option:
     @property
     def kind(self) -> ValueKind:
         """ValueKind of a value, or of each value in a list: its type, limits or choices, also in words."""
-        if self.is_choice:
+        if self.choices:
             return ValueKind(
                 f"one of {', '.join(self.choices)}", lambda value: type(value) is str and value in self.choices
             )
@@ -153,7 +145,7 @@ class Option:
             raise OptionError(f"{self.shown} is {value!r}: it must be a list")
         for one in value if isinstance(value, tuple) and self.is_list else (value,):
             if not self.kind.fits(one):
-                remedy = f"choose {self.kind.name}" if self.is_choice else f"it must be {self.kind.name}"
+                remedy = f"choose {self.kind.name}" if self.choices else f"it must be {self.kind.name}"
                 raise OptionError(f"{self.shown} is {one!r}: {remedy}")
 
     def converted(self, value: object) -> Any:
@@ -184,7 +176,7 @@ def described(options: Iterable[Option]) -> str:
     for each in options:
         text = f"{each.name}: {each.help}"
         if each.choices:
-            text += f" {'One of' if each.is_choice else 'Those are'}: {', '.join(each.choices)}."
+            text += f" One of: {', '.join(each.choices)}."
         if each.default_words is not None:
             text += f" By default: {each.default_words}."
         lines.append(fill(in_python(text), 120, initial_indent=4 * " ", subsequent_indent=8 * " "))
@@ -289,11 +281,6 @@ def _multiple(value: int | str, units: dict[str, int]) -> int | str:
         return value
 
 
-def as_bytes(size: int | str) -> int:
-    """A size in bytes: "512MB" -> 512,000,000."""
-    return parse_size(size) if isinstance(size, str) else size
-
-
 def as_path(path: str | Path | None) -> str | None:
     """A path as a string."""
     if hasattr(path, "save_pretrained"):
@@ -307,6 +294,8 @@ def as_template(template: str | Path | None) -> str | Path | None:
     if is_text or not isinstance(template, (str, Path)):
         return template
     remedy = f"name a file, or {', '.join(BUILT_IN_TEMPLATES)}"
+    if is_remote(template):
+        raise PackerError(f"{template} is in object storage: copy it to a local file")
     try:
         content = Path(expanded(template)).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -346,13 +335,15 @@ _DECIMAL = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS = _DECIMAL | {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-def parse_size(text: str) -> int:
-    """Bytes of a size like 512MB, 2GiB or 1000000; any other text is an OptionError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", text.upper())
+def as_bytes(size: int | str) -> int:
+    """A size in bytes: "512MB" -> 512,000,000, "2GiB" -> 2,147,483,648; any other text is an OptionError."""
+    if not isinstance(size, str):
+        return size
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", size.upper())
     unit = match[2] if match else "?"
     unit = unit if unit.endswith("B") or not unit else unit + "B"
     if match is None or (unit not in _UNITS and unit != "B"):
-        raise OptionError(f"{text!r} is not a size: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB")
+        raise OptionError(f"{size!r} is not a size: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB")
     return int(Decimal(match[1]) * _UNITS.get(unit, 1))
 
 

@@ -121,11 +121,9 @@ class ReadOptions(JsonRecord):
     chat_template: str | None = option(
         None,
         "Chat template to use instead of the tokenizer's own, and for prompts with completions in strings: a Jinja "
-        "file, or one that comes with packer.",
+        f"file or its text, or the name of one that comes with packer: {', '.join(BUILT_IN_TEMPLATES)}.",
         TEXT_AND_CHATS,
-        choices=BUILT_IN_TEMPLATES,
         metavar="NAME_OR_FILE",
-        is_file=True,
         convert=as_template,
         commands=OF_TEXT,
     )
@@ -174,7 +172,7 @@ class ReadOptions(JsonRecord):
                 value = getattr(self, one.name)
                 if value != one.default:
                     text = ", ".join(map(str, value)) if one.is_list else str(value)
-                    is_free = one.type is str and not one.is_choice
+                    is_free = one.type is str and not one.choices
                     raise OptionError(f"{one.shown} is {repr(text[:40]) if is_free else text}{reason}")
 
     def _check_names(self) -> None:
