@@ -30,7 +30,7 @@ from packer.plan.rows import located_pieces
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress, TaskSums
 from packer.shards.check_shards import differences, trained_faults
-from packer.shards.located_rows import PIECE, LocatedRows, RowSegments
+from packer.shards.located_rows import PIECE, LocatedRows, is_segment
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.row_checks import group_fault, group_values
@@ -229,24 +229,26 @@ class SourceComparison:
         if options.group_by is not None:
             name, documents = options.group_by, rows.documents
             groups = group_values(extra[name].of_lists(documents), name)
-            numbers = np.repeat(np.arange(len(rows)), np.diff(rows.row_starts))
-            fault = group_fault(numbers, groups, options, lambda at: self.documents.describe(int(documents[at])))
+            fault = group_fault(
+                rows.row_numbers, groups, options, lambda at: self.documents.describe(int(documents[at]))
+            )
             if fault is not None:
                 yield f"{entry.file} row {fault[0]} {fault[1]}"
 
     def _described(self, made: pa.RecordBatch, found: pa.Array, name: str, at: int, first_row: int) -> str:
         """Describe value number `at` of a column, which differs from that of rows made from the source."""
-        segments, row, where = RowSegments.of(made), "the rows", "padding"
+        segments, row, where, options = LocatedRows.of_batch(made), "the rows", "padding", self.manifest.options
         values = [format_value(each.flatten()[at]) for each in (made[name], found)]
         if pa.types.is_fixed_size_list(found.type):
-            row = f"row {first_row + at // self.manifest.max_len}"
-            number = int(np.searchsorted(segments.places, at, side="right")) - 1
-            position = at - int(segments.places[number])
+            row = f"row {first_row + at // options.max_len}"
+            places = segments.places(options.align, options.max_len)
+            number = int(np.searchsorted(places, at, side="right")) - 1
+            position = at - int(places[number])
             is_of_segment = position < segments.lengths[number]
             name = f"{name} at position {position + segments.starts[number]}" if is_of_segment else name
         else:
-            number = int(np.searchsorted(segments.values[:-1], at))
-            is_of_segment = segments.values[number] == at
+            are_segments = is_segment(made)
+            number, is_of_segment = int(np.count_nonzero(are_segments[:at])), bool(are_segments[at])
         if is_of_segment:
             where = self.documents.describe(int(segments.documents[number]))
         return f"{where}: {name} is {values[0]} in the source, {values[1]} in {row}"

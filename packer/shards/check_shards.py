@@ -23,7 +23,7 @@ from packer.errors import PackerError
 from packer.json_records import REJECTED, ShardEntry, Totals
 from packer.progress import Progress, TaskSums
 from packer.shards.files import LISTED, MANIFEST, hash_file, refuse_foreign_work
-from packer.shards.located_rows import RowSegments
+from packer.shards.located_rows import LocatedRows, is_segment
 from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.reader import check_size, open_shard, read_manifest, read_rejected
 from packer.shards.row_checks import documents_fault, rows_fault, sharing_fault
@@ -116,11 +116,11 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
     for batch in table.to_batches():
         CURRENT_TASK.report(entry.bytes * row // len(table))
         fault = rows_fault(batch, manifest)
-        segments = RowSegments.of(batch) if fault is None else None
+        segments = LocatedRows.of_batch(batch) if fault is None else None
         if segments is not None:
             fault = (
                 _tokens_fault(batch, segments, manifest)
-                or _kept_fault(batch, segments, manifest)
+                or _kept_fault(batch, manifest)
                 or documents_fault(segments, manifest)
             )
         if segments is None or fault is not None:
@@ -134,7 +134,7 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
             if found_in is not None:
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
-                np.add.at(out.histogram, segments.extents, 1)
+                np.add.at(out.histogram, segments.extents(manifest.options.align), 1)
         row += batch.num_rows
     if not is_counted:
         return
@@ -157,32 +157,35 @@ def trained_faults(entry: ShardEntry, found: Counts) -> Iterator[str]:
         yield f"{entry.file} has {later:,} trained tokens in later pieces, the manifest says {expected:,}"
 
 
-def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> Counts:
+def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> Counts:
     """Count the tokens and labels of a record batch that has no faults."""
     trained: NDArray[np.integer[Any]] | None = None
-    if manifest.options.index_only and manifest.options.labels:
+    options = manifest.options
+    if options.index_only and options.labels:
         trained = segments.lengths - 1
     elif "labels" in batch.schema.names:
-        trained = count_trained(segments.places, segments.extents, as_numpy(batch["labels"].flatten()))
+        places = segments.places(options.align, options.max_len)
+        trained = count_trained(places, segments.extents(options.align), as_numpy(batch["labels"].flatten()))
     return Counts.of(segments.starts, segments.lengths, trained)
 
 
-def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
+def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> str | None:
     """Return the first fault in the values per token of a record batch whose structure is valid, or None."""
     wanted = manifest.row_format.stored_token_columns
     if not wanted:
         return None
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
     tokens = flat[manifest.row_format.input_ids]
+    places = segments.places(manifest.options.align, manifest.max_len)
     padding = np.ones(len(tokens), bool)
-    padding[joined_ranges(segments.places, segments.lengths)] = False
+    padding[joined_ranges(places, segments.lengths)] = False
     if tokens.min() < 0:
         return "a token is negative"
     if (tokens[padding] != manifest.row_format.pad_id).any():
         return f"padding is not pad_id {manifest.row_format.pad_id}"
     if "labels" in flat:
         untrained = padding.copy()
-        untrained[segments.places] = True
+        untrained[places] = True
         if (flat["labels"][untrained] != NO_LOSS).any():
             return f"a label of padding, or of a segment's first token, is not {NO_LOSS}"
     if "position_ids" in flat:
@@ -195,10 +198,9 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
     return None
 
 
-def _kept_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
+def _kept_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return the first fault in the values of kept columns at padding tails, or None."""
-    padding = np.ones(len(batch["doc_ids"].values), bool)
-    padding[segments.values] = False
+    padding = ~is_segment(batch)
     for name in manifest.options.kept if padding.any() else ():
         found = batch[name].values.filter(as_arrow(padding))
         is_number = is_numeric(found.type) or pa.types.is_boolean(found.type)
@@ -207,7 +209,7 @@ def _kept_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest
     return None
 
 
-def _order_fault(segments: RowSegments, manifest: Manifest, out: SegmentCounts) -> tuple[int, str] | None:
+def _order_fault(segments: LocatedRows, manifest: Manifest, out: SegmentCounts) -> tuple[int, str] | None:
     """Find a row with a segment that precedes an earlier one in the source; update the places in `out.ends`."""
     documents, starts = segments.documents, segments.starts
     last = (int(documents[-1]), int(starts[-1]))
@@ -218,7 +220,7 @@ def _order_fault(segments: RowSegments, manifest: Manifest, out: SegmentCounts) 
     if turns_back.any():
         at = int(turns_back.argmax())
         one, other = ((int(documents[each]), int(starts[each])) for each in (at, at + 1))
-        return int(segments.rows[at + 1]), _out_of_order(one, other, manifest)
+        return int(segments.row_numbers[at + 1]), _out_of_order(one, other, manifest)
     out.ends = (first if out.ends is None else out.ends[0], last)
     return None
 

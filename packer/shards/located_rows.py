@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -17,55 +15,10 @@ PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 """A segment in 16 bytes: its document, first token and number of tokens."""
 
 
-class RowSegments(NamedTuple):
-    """Segments of a record batch without padding tails, as int64 arrays of shape (segments,)."""
-
-    values: NDArray[np.int64]
-    """Positions in the columns with a value per segment, which also have values for padding tails."""
-
-    rows: NDArray[np.int64]
-    """Rows in the batch."""
-
-    numbers: NDArray[np.int64]
-    """Numbers of the segments in their rows, counted from 0."""
-
-    starts: NDArray[np.int64]
-    """First tokens in their documents."""
-
-    lengths: NDArray[np.int64]
-    """Numbers of tokens."""
-
-    extents: NDArray[np.int64]
-    """Places that the segments take, tokens and padding for alignment."""
-
-    places: NDArray[np.int64]
-    """Places of the first tokens, counted from the first row of the batch: row * max_len + offset in the row."""
-
-    documents: NDArray[np.int64]
-    """Documents."""
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> RowSegments:
-        """Return the segments of a record batch without a `rows_fault`."""
-        values = np.flatnonzero(as_numpy(batch["doc_ids"].values) != PADDING)
-        boundaries = batch["seq_lengths"]
-        offsets, extents = (as_numpy(each).astype(np.int64) for each in (boundaries.offsets, boundaries.values))
-        rows = np.repeat(np.arange(batch.num_rows), np.diff(offsets))[values]
-
-        def column(name: str) -> NDArray[np.int64]:
-            chosen: NDArray[np.int64] = as_numpy(batch[name].values)[values].astype(np.int64)
-            return chosen
-
-        return cls(
-            values=values,
-            rows=rows,
-            numbers=values - offsets[rows],
-            starts=column("doc_starts"),
-            lengths=column("seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"),
-            extents=extents[values],
-            places=(np.cumsum(extents) - extents)[values],
-            documents=column("doc_ids"),
-        )
+def is_segment(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which values of the columns with a value per segment belong to a segment, and not to a padding tail."""
+    found: NDArray[np.bool_] = as_numpy(batch["doc_ids"].values) != PADDING
+    return found
 
 
 class LocatedRows(Rows):
@@ -79,11 +32,18 @@ class LocatedRows(Rows):
 
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch) -> LocatedRows:
-        """Return the rows of a record batch of a shard that has no faults."""
-        found = RowSegments.of(batch)
-        pieces = np.empty(len(found.documents), PIECE)
-        pieces["document"], pieces["start"], pieces["length"] = found.documents, found.starts, found.lengths
-        return cls(values=pieces, row_starts=np.searchsorted(found.rows, np.arange(batch.num_rows + 1)))
+        """Return the rows of a record batch without a `rows_fault`."""
+        positions = np.flatnonzero(is_segment(batch))
+        lengths = "seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"
+        pieces = np.empty(len(positions), PIECE)
+        for field, column in (("document", "doc_ids"), ("start", "doc_starts"), ("length", lengths)):
+            pieces[field] = as_numpy(batch[column].values)[positions]
+        return cls(values=pieces, row_starts=np.searchsorted(positions, as_numpy(batch["seq_lengths"].offsets)))
+
+    @property
+    def row_numbers(self) -> NDArray[np.int64]:
+        """Row of each segment, counted from 0: shape (segments,)."""
+        return np.repeat(np.arange(len(self)), np.diff(self.row_starts))
 
     @property
     def documents(self) -> NDArray[np.int64]:
@@ -113,7 +73,7 @@ class LocatedRows(Rows):
         """Place of the first token of each segment, counted from the first row: shape (segments,)."""
         extents = self.extents(align)
         before = np.cumsum(extents) - extents  # extents before each segment, padding tails not counted
-        row_of = np.repeat(np.arange(len(self)), np.diff(self.row_starts))
+        row_of = self.row_numbers
         places: NDArray[np.int64] = row_of * max_len + before - before[self.row_starts[:-1]][row_of]
         return places
 

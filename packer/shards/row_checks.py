@@ -18,7 +18,7 @@ from packer.arrow import compute as pc
 from packer.column_names import TREE
 from packer.errors import SourceError, first_line
 from packer.options import PackOptions
-from packer.shards.located_rows import RowSegments
+from packer.shards.located_rows import LocatedRows, is_segment
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
 from packer.token_memory import list_lengths
@@ -78,9 +78,9 @@ def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None
     return None
 
 
-def documents_fault(segments: RowSegments, manifest: Manifest) -> str | None:
+def documents_fault(rows: LocatedRows, manifest: Manifest) -> str | None:
     """Return a sentence if a document of a record batch without faults is not in the source, or None."""
-    ids, documents = segments.documents, manifest.source.documents
+    ids, documents = rows.documents, manifest.source.documents
     others = ids[(ids < 0) | (ids >= documents)]
     return f"document {others[0]:,} is not of the source, 0 to {documents - 1:,}" if len(others) else None
 
@@ -161,31 +161,31 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
     return codes
 
 
-def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOptions) -> tuple[int, str] | None:
+def sharing_fault(batch: pa.RecordBatch, rows: LocatedRows, options: PackOptions) -> tuple[int, str] | None:
     """Find a row of a valid batch that holds too many segments, or segments that must not share a row.
 
     Returns None, or the number of the row in the batch and the rest of a message that starts with the row. Groups are
     checked only if the rows keep their column. Raises a SourceError if its values cannot be compared.
     """
-    real, rows, documents = segments.values, segments.rows, segments.documents
-    limit, counts = options.max_segments, np.bincount(rows, minlength=1)
+    is_real, documents = is_segment(batch), rows.documents
+    limit, counts = options.max_segments, np.diff(rows.row_starts)
     if limit is not None and counts.max() > limit:
         row = int(np.argmax(counts > limit))
         return row, f"holds {counts[row]:,} segments, packed with max_segments {limit:,}"
     for column, most in options.limits.items():
-        sums = np.bincount(rows, weights=as_numpy(batch[column].values)[real], minlength=1)
+        sums = np.bincount(rows.row_numbers, weights=as_numpy(batch[column].values)[is_real], minlength=1)
         if sums.max() > most:
             row = int(np.argmax(sums > most))
             return row, f"holds {column} {int(sums[row]):,}, packed with limit {column}:{most}"
     if options.has_trees:
-        fault = _tree_fault(batch, segments)
+        fault = _tree_fault(batch, rows, options)
         if fault is not None:
             return fault
     name = options.group_by
     if name is None or name not in options.keep:
         return None
-    groups = group_values(batch[name].values.take(as_arrow(real)), name)
-    return group_fault(rows, groups, options, lambda segment: f"document {documents[segment]}")
+    groups = group_values(batch[name].values.filter(as_arrow(is_real)), name)
+    return group_fault(rows.row_numbers, groups, options, lambda segment: f"document {documents[segment]}")
 
 
 def group_fault(
@@ -221,18 +221,16 @@ def clash(rows: NDArray[np.int64], groups: NDArray[np.int32]) -> tuple[int, int]
     return int(first[rows[other]]), other
 
 
-def _tree_fault(batch: pa.RecordBatch, segments: RowSegments) -> tuple[int, str] | None:
+def _tree_fault(batch: pa.RecordBatch, rows: LocatedRows, options: PackOptions) -> tuple[int, str] | None:
     """Find the first segment whose nodes do not form a tree of its tokens; return as `sharing_fault` does."""
-    trees = batch[TREE].values.take(as_arrow(segments.values))
+    trees = batch[TREE].values.filter(as_arrow(is_segment(batch)))
     counts = list_lengths(trees)
-    nodes, labels = as_numpy(trees.flatten()), as_numpy(batch["labels"].flatten())
-    wrong = int(np.argmax(counts % 3 > 0)) if (counts % 3).any() else -1
-    if wrong < 0:
-        wrong = first_wrong_tree(
-            nodes.reshape(-1, 3), np.cumsum(counts // 3, dtype=np.int64), segments.lengths, segments.places, labels
-        )
+    if (counts % 3).any():
+        wrong = int(np.argmax(counts % 3 > 0))
+    else:
+        nodes, ends = as_numpy(trees.flatten()).reshape(-1, 3), np.cumsum(counts // 3, dtype=np.int64)
+        places, labels = rows.places(options.align, options.max_len), as_numpy(batch["labels"].flatten())
+        wrong = first_wrong_tree(nodes, ends, rows.lengths, places, labels)
     if wrong < 0:
         return None
-    return int(
-        segments.rows[wrong]
-    ), f"holds document {segments.documents[wrong]}, whose {TREE} does not fit its tokens"
+    return int(rows.row_numbers[wrong]), f"holds document {rows.documents[wrong]}, whose {TREE} does not fit its tokens"
