@@ -92,7 +92,7 @@ def test_code_beside_a_class_of_the_library_is_left_alone(tmp_path):
     path = configured(
         tmp_path / "both", auto_map={"AutoTokenizer": [None, "theirs.Theirs"]}, tokenizer_class="GPT2Tokenizer"
     )
-    assert open_tokenizer(path).ids("fox", special=True)
+    assert open_tokenizer(path).backend.encode("fox").ids
 
 
 def test_a_config_with_code_is_not_probed(tmp_path, monkeypatch):
