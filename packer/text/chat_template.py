@@ -35,13 +35,10 @@ from packer.text.conversations import Chat, Message, record_error
 from packer.text.message_marks import (
     RenderedChat,
     has_generation_tags,
-    misplaced,
-    render_with_ends,
-    split_at_marks,
+    render_with_marks,
     untrained_parts,
 )
 from packer.text.rendering import StandIns, Templates
-from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED
 from packer.text.tokenizer import Tokenizer, shared_length
 from packer.text.tokens import MarkedText, Span
 
@@ -59,7 +56,9 @@ class ChatTemplate:
     def __init__(self, tokenizer: Tokenizer, source: str | None = None, *, locates_answers: bool = False) -> None:
         self.templates = Templates(tokenizer, source)
         self._prompts = GenerationPrompts(self.templates)
-        self._stops = StopTokens(self.templates, self._prompts)
+        ends = self.templates.ends
+        self._stops = (*ends, *tokenizer.special_texts)
+        self._next_end = re.compile(rf"\s*(?:{'|'.join(map(re.escape, ends))})") if ends else None
         self._stand_ins = StandIns(self.templates)
         self.stand_in: str | None = None
         """Name of the built-in template that takes the place of the tokenizer's own where both write alike."""
@@ -70,9 +69,11 @@ class ChatTemplate:
     @property
     def content(self) -> list[Any] | dict[str, str]:
         """Everything that determines the text of chats, as JSON."""
+        sources = self.templates.sources
+        chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
+        ends_by_next_role = "default" in sources and self._following(chat)
         # without ends if templates end answers by themselves, so that a generation_config.json makes no difference
-        ends, sources = self._stops.ends_by_next_role, self.templates.sources
-        own = [sources, *ends] if ends else sources
+        own = [sources, *self.templates.ends] if ends_by_next_role else sources
         return own if self._other is None else [own, self._other.content]
 
     def locate(self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False) -> MarkedText:
@@ -91,11 +92,8 @@ class ChatTemplate:
         chat, leaves_out_calls = self.templates.fitted(chat)
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         firsts = chat.exchanges() if exchanges else []
-        if train_on == "all" and not firsts:
-            one = RenderedChat(chat, self.templates.render(chat))
-        else:
-            ends = bool(firsts or chat.masked or chat.required) or not is_tagged
-            one = render_with_ends(self.templates, chat, ends=ends)
+        ends = bool(firsts or chat.masked or chat.required) or not (is_tagged or train_on == "all")
+        one = render_with_marks(self.templates, chat, ends=ends, tags=is_tagged)
         trained: list[Span] | None
         if train_on == "all":
             trained = None
@@ -106,11 +104,11 @@ class ChatTemplate:
         else:
             trained = self._answers(one)
         starts = self._exchange_starts(one, firsts, trained if train_on == "assistant" else None) if exchanges else None
-        text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
+        text, trained, unstopped = self._with_stop_tokens(one, trained, train_on, is_tagged=is_tagged)
         if trained and chat.partly:
             trained = _without(trained, untrained_parts(self.templates, one, train_on, self._stand_ins.choice))
         counted = [f"unread {name}" for name in self.templates.unread(chat)] + ["unwritten"] * leaves_out_calls
-        return MarkedText(text, trained, starts, unstopped, counted=tuple(counted))
+        return MarkedText(text, trained, starts, counted=(*counted, *["unstopped"] * unstopped))
 
     def _exchange_starts(self, one: RenderedChat, firsts: list[int], answers: list[Span] | None) -> list[int]:
         """Find the characters with which exchanges begin; `answers` of a template may end with the next message."""
@@ -121,17 +119,7 @@ class ChatTemplate:
 
     def _tagged(self, one: RenderedChat) -> list[Span]:
         """Find what the template's tags enclose, after the prompt."""
-        chat, spans = one.chat, one.generated
-        if spans is None:
-            if mark := next((mark for mark in (BEGIN_GENERATED, END_GENERATED) if mark in one.text), None):
-                raise record_error(
-                    f"a text holds U+{ord(mark):X}, a character for private use, with which packer marks what "
-                    "{% generation %} encloses; remove it",
-                    "invalid_text",
-                )
-            text, spans = split_at_marks(self.templates.render(chat, marked=True))
-            if text != one.text:
-                raise misplaced()
+        chat, spans = one.chat, one.generated or []
         if chat.first:
             start = self._end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
             spans = [(max(start, begin), end) for begin, end in spans if end > start]
@@ -227,6 +215,50 @@ class ChatTemplate:
             raise self._without_beginning(chat)
         return self.templates.render(chat, count, prompt=True)
 
+    def _with_stop_tokens(
+        self, one: RenderedChat, trained: list[Span] | None, train_on: TrainOn, *, is_tagged: bool
+    ) -> tuple[str, list[Span] | None, int]:
+        """Extend what is trained, None for all, by the stop tokens that follow answers.
+
+        Returns (text, trained, unstopped): the chat's text with an appended stop token if it needs one, what is
+        trained, and the number of answers that end without a trained stop token. If chats are tagged, several spans
+        may be parts of one answer.
+        """
+        chat, text = one.chat, one.text
+        ends_with_answer = chat.messages[-1]["role"] == "assistant" and len(chat.messages) - 1 not in chat.masked
+        last = trained[-1][1] if trained else len(text) if trained is None else 0
+        if ends_with_answer and not text[last:].strip() and not text.rstrip().endswith(self.templates.ends):
+            text += self._following(chat)
+        if trained is None:
+            is_last_trained = ends_with_answer and not self._prompts.of(chat).always
+            return text, None, int(is_last_trained and not text.rstrip().endswith(self._stops))
+        trained = [*trained]
+        for at, (start, end) in enumerate(trained):
+            found = self._next_end.match(text, end) if self._next_end is not None else None
+            if found is not None and not text[start:end].rstrip().endswith(self.templates.ends):
+                trained[at] = start, found.end()
+        answers = trained if train_on == "assistant" else trained[-1:] if ends_with_answer else []
+        if is_tagged and len(answers) > sum(message["role"] == "assistant" for message in chat.messages):
+            gaps = [text[end:start] for (_, end), (start, _) in pairwise(answers)]
+            is_last = [*(any(stop in gap for stop in self._stops) for gap in gaps), True]
+            answers = [span for span, ends in zip(answers, is_last, strict=True) if ends]
+        unstopped = sum(not text[start:end].rstrip().endswith(self._stops) for start, end in answers)
+        return text, trained, unstopped
+
+    def _following(self, chat: Chat) -> str:
+        """Return the stop token with which another message would begin after the last answer; "" if none would."""
+        if self._next_end is None:
+            return ""
+        if chat.messages[-1].get("tool_calls"):
+            messages = [*chat.messages, _next_messages(chat)[-1]]
+            texts = [self.templates.attempt(chat, some) for some in (chat.messages, messages)]
+            before, after = (text if isinstance(text, str) else "" for text in texts)
+            following = after.removeprefix(before) if after.startswith(before) else ""
+        else:
+            following = self._prompts.of(chat).next_question
+        found = self._next_end.match(following)
+        return "" if found is None else found[0]
+
     def _check_end(self, one: RenderedChat, before: str) -> None:
         """Check that the whole does not end in a generation prompt that was not requested.
 
@@ -307,9 +339,6 @@ def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
     return spans
 
 
-# What the template writes where a turn ends
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationPrompt:
     """What a template appends after the last message."""
@@ -360,7 +389,7 @@ class GenerationPrompts:
     def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> RenderedChat:
         """Render messages with the tools and arguments of a chat, to no text if the template refuses them."""
         try:
-            return render_with_ends(self._templates, replace(chat, messages=messages), prompt=prompt)
+            return render_with_marks(self._templates, replace(chat, messages=messages), prompt=prompt)
         except DocumentError:
             return RenderedChat(chat, "")
 
@@ -373,67 +402,6 @@ class GenerationPrompts:
         if not tail or not tail.strip() or prompt is None or tail.rstrip().endswith(self._templates.ends):
             return False
         return tail.strip() in prompt or bool(_words(tail) & _words(prompt))
-
-
-class StopTokens:
-    """Tokens that end answers, by a tokenizer and its chat templates."""
-
-    def __init__(self, templates: Templates, prompts: GenerationPrompts) -> None:
-        self._templates = templates
-        self._prompts = prompts
-        self._ends = templates.ends
-        self._stops = (*templates.ends, *templates.tokenizer.special_texts)
-        self._next = re.compile(rf"\s*(?:{'|'.join(map(re.escape, self._ends))})") if self._ends else None
-
-    @property
-    def ends_by_next_role(self) -> tuple[str, ...]:
-        """All tokens that end answers, if the marker of the next role does, otherwise ()."""
-        chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
-        return self._ends if "default" in self._templates.sources and self._following(chat) else ()
-
-    def train(
-        self, one: RenderedChat, trained: list[Span] | None, train_on: TrainOn, *, is_tagged: bool
-    ) -> tuple[str, list[Span] | None, int]:
-        """Extend what is trained, None for all, by the stop tokens that follow answers.
-
-        Returns (text, trained, unstopped): the chat's text with an appended stop token if it needs one, what is
-        trained, and the number of answers that end without a trained stop token. If chats are tagged, several spans
-        may be parts of one answer.
-        """
-        chat, text = one.chat, one.text
-        ends_with_answer = chat.messages[-1]["role"] == "assistant" and len(chat.messages) - 1 not in chat.masked
-        last = trained[-1][1] if trained else len(text) if trained is None else 0
-        if ends_with_answer and not text[last:].strip() and not text.rstrip().endswith(self._ends):
-            text += self._following(chat)
-        if trained is None:
-            is_last_trained = ends_with_answer and not self._prompts.of(chat).always
-            return text, None, int(is_last_trained and not text.rstrip().endswith(self._stops))
-        trained = [*trained]
-        for at, (start, end) in enumerate(trained):
-            found = self._next.match(text, end) if self._next is not None else None
-            if found is not None and not text[start:end].rstrip().endswith(self._ends):
-                trained[at] = start, found.end()
-        answers = trained if train_on == "assistant" else trained[-1:] if ends_with_answer else []
-        if is_tagged and len(answers) > sum(message["role"] == "assistant" for message in chat.messages):
-            gaps = [text[end:start] for (_, end), (start, _) in pairwise(answers)]
-            is_last = [*(any(stop in gap for stop in self._stops) for gap in gaps), True]
-            answers = [span for span, ends in zip(answers, is_last, strict=True) if ends]
-        unstopped = sum(not text[start:end].rstrip().endswith(self._stops) for start, end in answers)
-        return text, trained, unstopped
-
-    def _following(self, chat: Chat) -> str:
-        """Return the stop token with which another message would begin after the last answer; "" if none would."""
-        if self._next is None:
-            return ""
-        if chat.messages[-1].get("tool_calls"):
-            messages = [*chat.messages, _next_messages(chat)[-1]]
-            texts = [self._templates.attempt(chat, some) for some in (chat.messages, messages)]
-            before, after = (text if isinstance(text, str) else "" for text in texts)
-            following = after.removeprefix(before) if after.startswith(before) else ""
-        else:
-            following = self._prompts.of(chat).next_question
-        found = self._next.match(following)
-        return "" if found is None else found[0]
 
 
 def _next_messages(chat: Chat) -> list[Message]:

@@ -63,36 +63,57 @@ class RenderedChat:
     behind: str | None = None
     """Text that the template writes after the last message; None if not known from this rendering."""
     generated: list[tuple[int, int]] | None = None
-    """Spans in {% generation %} tags; None if there are no tags, or not known from this rendering."""
+    """Spans in {% generation %} tags, if requested."""
 
 
-def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, ends: bool = True) -> RenderedChat:
+def render_with_marks(
+    templates: Templates, chat: Chat, *, prompt: bool = False, ends: bool = True, tags: bool = False
+) -> RenderedChat:
     """Render a chat once, with the marks that do not change what its template writes.
 
-    Without `ends`, only what {% generation %} encloses is found.
+    With `ends`, find where its messages end, if possible. With `tags`, find what {% generation %} encloses; a second
+    rendering does, if something in the template may read what they enclose.
     """
+    if not (ends or tags):
+        return RenderedChat(chat, templates.render(chat, prompt=prompt))
     source = templates.source_of(chat)
     held = pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings are UTF-8 there
-    if _FIRST_BYTES in held or _may_write_marks(source):
-        return RenderedChat(chat, templates.render(chat, prompt=prompt))
-    tags, in_place = _count_tags(source)
-    is_tagged = 0 < tags == in_place  # so that nothing in the template reads what they enclose
-    copy, is_exact = _with_end_marks(source, marked=is_tagged) if ends else (None, False)
-    progress, marked = LoopProgress(), None
+    is_free = not (_FIRST_BYTES in held or _may_write_marks(source))
+    of_all, in_place = _count_tags(source)
+    marked = tags and is_free and of_all == in_place
+    copy, is_exact = _with_end_marks(source, marked=marked) if ends and is_free else (None, False)
+    progress, written = LoopProgress(), None
     if copy is not None:
         messages = WatchedMessages(chat.messages, progress)
-        marked = templates.attempt(chat, messages, prompt=prompt, template=copy)
-    places, behind, generated = None, None, None
-    if isinstance(marked, str):
-        untagged = marked.replace(BEGIN_GENERATED, "").replace(END_GENERATED, "")
-        places, written = _places(untagged, progress, len(chat.messages))
-        behind, is_exact = written if is_exact else None, is_exact and not (progress.looked_ahead or written)
-        text = marked.replace(_START, "").replace(_END, "")
+        written = templates.attempt(chat, messages, prompt=prompt, template=copy)
+    places, behind = None, None
+    if isinstance(written, str):
+        untagged = written.replace(BEGIN_GENERATED, "").replace(END_GENERATED, "") if marked else written
+        places, after = _places(untagged, progress, len(chat.messages))
+        behind, is_exact = after if is_exact else None, is_exact and not (progress.looked_ahead or after)
+        text = written.replace(_START, "").replace(_END, "")
     else:  # a template that refuses watched messages may take a list
-        text = templates.render(chat, prompt=prompt, marked=is_tagged)
-    if is_tagged:
-        text, generated = split_at_marks(text)
+        text = templates.render(chat, prompt=prompt, marked=marked)
+    generated = None
+    if marked:
+        text, generated = _split_at_marks(text, BEGIN_GENERATED, END_GENERATED)
+    elif tags:
+        generated = _generated(templates, chat, text)
     return RenderedChat(chat, text, places, places if is_exact else None, behind, generated)
+
+
+def _generated(templates: Templates, chat: Chat, text: str) -> list[tuple[int, int]]:
+    """Find what {% generation %} encloses by another rendering, which must not change the text."""
+    if mark := next((mark for mark in (BEGIN_GENERATED, END_GENERATED) if mark in text), None):
+        raise record_error(
+            f"a text holds U+{ord(mark):X}, a character for private use, with which packer marks what "
+            "{% generation %} encloses; remove it",
+            "invalid_text",
+        )
+    unmarked, spans = _split_at_marks(templates.render(chat, marked=True), BEGIN_GENERATED, END_GENERATED)
+    if unmarked != text:
+        raise _misplaced()
+    return spans
 
 
 @lru_cache(64)
@@ -178,7 +199,7 @@ def untrained_parts(
     messages = [chat.partly[at] if at in turns else message for at, message in enumerate(chat.messages)]
     text = templates.attempt(chat, templates.with_joined_parts(replace(chat, messages=messages)).messages)
     with suppress(DocumentError):
-        if isinstance(text, str) and (found := split_at_marks(text, UNTRAINED, END_UNTRAINED))[0] == one.text:
+        if isinstance(text, str) and (found := _split_at_marks(text, UNTRAINED, END_UNTRAINED))[0] == one.text:
             return found[1]
     raise record_error(
         f"a part of {chat.name_of(turns[0])} is not trained, and the chat template changes or moves it, so that its "
@@ -187,19 +208,17 @@ def untrained_parts(
     )
 
 
-def split_at_marks(
-    marked: str, begin: str = BEGIN_GENERATED, end: str = END_GENERATED
-) -> tuple[str, list[tuple[int, int]]]:
+def _split_at_marks(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
     """Take the marks out of a text and return the spans between them: "a<b>c" is "abc" with (1, 2)."""
     text, *pieces = marked.split(begin)
     if end in text:
-        raise misplaced()
+        raise _misplaced()
     parts, at = [text], len(text)
     spans: list[tuple[int, int]] = []
     for piece in pieces:
         inside, found, behind = piece.partition(end)
         if not found or end in behind:
-            raise misplaced()
+            raise _misplaced()
         start, at = at, at + len(inside)
         if spans and spans[-1][1] == start:
             spans[-1] = (spans[-1][0], at)
@@ -210,7 +229,7 @@ def split_at_marks(
     return "".join(parts), spans
 
 
-def misplaced() -> DocumentError:
+def _misplaced() -> DocumentError:
     """Return the error for a template that moves or changes what tags enclose."""
     return record_error(
         "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "

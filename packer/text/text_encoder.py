@@ -217,7 +217,6 @@ class Encoder:
             + Counter(
                 straddling=straddling,
                 untrained=untrained,
-                unstopped=sum(text.unstopped for text in texts),
                 special=self._count_special(texts, tokens),
                 fast=tokens.by_gigatoken,
                 **_further_fields([*chain.from_iterable(text.messages for text in texts)]),
@@ -237,12 +236,7 @@ class Encoder:
                 refuse_undesirable(record, self.records.columns)
                 for column in self.records.json_columns:
                     record[column] = from_json(record[column], f"'{column}'")
-                is_chat = self._template is not None
-                for text in (
-                    self._rendered(record)
-                    if is_chat
-                    else texts_of(record, self.records, self.train_on, may_be_empty=bool(self._ending))
-                ):
+                for text in self._documents_of(record):
                     for column in media:
                         _refuse_placeholder(text.text, column)
                     yield text._replace(row=row)
@@ -250,15 +244,17 @@ class Encoder:
                 error.row = row
                 raise
 
-    def _rendered(self, record: Mapping[str, Any]) -> Iterator[MarkedText]:
-        """Render the conversations of a record by the chat template; one without messages is empty."""
-        assert self._template is not None
+    def _documents_of(self, record: Mapping[str, Any]) -> Iterator[MarkedText]:
+        """Return the documents of a record as text; a conversation without messages is empty."""
+        if self._template is None:
+            yield from texts_of(record, self.records, self.train_on, may_be_empty=bool(self._ending))
+            return
         train_on: TrainOn = "completion" if self.train_on == "each-answer" else self.train_on
         for chat in chats_of(record, self.records, self.train_on):
             located = self._template.locate(chat, train_on, exchanges=self.has_exchanges)
             text_of(located.text, "the rendered conversation")
-            holds_special = _hold_special(chat.messages, self._special)
-            yield located._replace(holds_special=holds_special, messages=chat.messages)
+            counted = (*located.counted, *["special"] * _hold_special(chat.messages, self._special))
+            yield located._replace(counted=counted, messages=chat.messages)
 
     def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
         """Yield the texts that are tokenized in one call; both answers of a pair are in the same one."""
@@ -275,9 +271,9 @@ class Encoder:
             yield chunk
 
     def _count_special(self, texts: Sequence[MarkedText], tokens: Tokens) -> int:
-        """Count documents that hold the text of a special token, other than those with which texts begin and end."""
-        if self._template is not None:
-            return sum(text.holds_special for text in texts)
+        """Count texts that hold the text of a special token, other than those with which they begin and end."""
+        if self._template is not None:  # which writes special tokens: the contents of messages were counted
+            return 0
         # tokens first: the regular expression alone would take longer
         found = np.searchsorted(tokens.ends, np.flatnonzero(np.isin(tokens.ids, self._special_ids)), side="right")
         first, last = self._edges

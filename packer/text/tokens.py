@@ -88,16 +88,12 @@ class MarkedText(NamedTuple):
     """What is trained, in order; None if everything is."""
     exchange_starts: list[int] | None = None
     """Starts of exchanges, ascending from 0; None if not requested. Text before the first one belongs to it."""
-    unstopped: int = 0
-    """Number of answers that end without a trained stop token."""
-    holds_special: bool = False
-    """Whether the content of a message holds the text of a special token."""
     messages: Sequence[Mapping[str, Any]] = ()
     """Messages of a chat."""
     row: int = 0
     """Number of the record."""
     counted: tuple[str, ...] = ()
-    """Further counts of `Batch.counts` in which the document counts."""
+    """Names in `Batch.counts` under which the document counts, one for each time."""
 
     @property
     def places(self) -> list[int]:
