@@ -4,19 +4,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer.text.text_columns import recognize
-from packer.text.text_encoder import Encoder
 from tests.helpers import commands
+from tests.helpers.chat_encoders import encoder_of, tokenizer, tokenizer_path  # noqa: F401 (fixtures)
 from tests.helpers.chat_templates import (
     BODY,
     END,
-    EXACT,
     LOOP,
     PROMPT,
-    auto_tokenizer,
     lists,
-    save_tokenizer,
-    text_options,
 )
 from tests.helpers.writing import write_lines
 
@@ -69,18 +64,11 @@ JOINED = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=EXACT["chatml"])
-
-
-@pytest.fixture(scope="module")
-def packed_text(tokenizer_path):
+def packed_text(encoder_of, tokenizer):
     """Text and trained text of a chat, by a template."""
-    tokenizer = auto_tokenizer(tokenizer_path)
 
     def encoded(template, messages):
-        options = text_options(tokenizer=tokenizer_path, chat_template=template)
-        batch = Encoder(options, recognize({"messages": []}, "chats")).encode([{"messages": messages}])
+        batch = encoder_of(template).encode([{"messages": messages}])
         ids, labels = lists(batch.input_ids)[0], lists(batch.labels)[0]
         return tokenizer.decode(ids), tokenizer.decode([token for token in labels if token >= 0])
 
@@ -93,17 +81,17 @@ def test_parts_are_joined_for_a_template_that_takes_text(packed_text, template):
 
 
 @pytest.mark.parametrize("template", TAKE_PARTS.values(), ids=TAKE_PARTS)
-def test_a_template_that_writes_parts_renders_them_as_in_transformers(packed_text, tokenizer_path, template):
+def test_a_template_that_writes_parts_renders_them_as_in_transformers(packed_text, tokenizer, template):
     chat = [CHAT[number] for number in (0, 1, 0, 3)]
     text, trained = packed_text(template, chat)
-    assert text == auto_tokenizer(tokenizer_path).apply_chat_template(chat, chat_template=template, tokenize=False)
+    assert text == tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False)
     assert "42 dogs<|im_end|>" in trained
 
 
-def test_contents_may_be_texts_and_lists_of_parts_in_one_chat(packed_text, tokenizer_path):
+def test_contents_may_be_texts_and_lists_of_parts_in_one_chat(packed_text, tokenizer):
     template = TAKE_PARTS["both"]
     text, _ = packed_text(template, CHAT)
-    assert text == auto_tokenizer(tokenizer_path).apply_chat_template(CHAT, chat_template=template, tokenize=False)
+    assert text == tokenizer.apply_chat_template(CHAT, chat_template=template, tokenize=False)
 
 
 OTHER = {

@@ -12,8 +12,7 @@ from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.sources.documents import DocumentError
-from packer.text.text_columns import recognize
-from packer.text.text_encoder import Encoder
+from tests.helpers.chat_encoders import encoder_of, tokenizer, tokenizer_path  # noqa: F401 (fixtures)
 from tests.helpers.chat_templates import (
     BODY,
     END,
@@ -22,10 +21,7 @@ from tests.helpers.chat_templates import (
     MARKED,
     PROMPT,
     REWRITING,
-    auto_tokenizer,
     lists,
-    save_tokenizer,
-    text_options,
 )
 from tests.helpers.writing import write_lines
 
@@ -44,25 +40,9 @@ LOOKS_AHEAD = LOOP + BODY + "{% if loop.last %}{% endif %}" + END + PROMPT
 
 
 @pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_path):
-    return auto_tokenizer(tokenizer_path)
-
-
-@pytest.fixture(scope="module")
-def encode(tokenizer_path):
-    opened = {}
-
+def encode(encoder_of):
     def encoded(record, template=CHATML, train_on=None, *, exchanges=False):
-        key = template, train_on, tuple(record), exchanges
-        if key not in opened:
-            options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-            opened[key] = Encoder(options, recognize(record, "chats"), exchanges=exchanges)
-        return opened[key].encode([record])
+        return encoder_of(template, train_on, columns=record, exchanges=exchanges).encode([record])
 
     return encoded
 

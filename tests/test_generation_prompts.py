@@ -5,8 +5,7 @@ from itertools import product
 import pytest
 
 from packer.sources.documents import DocumentError
-from packer.text.text_columns import recognize
-from packer.text.text_encoder import Encoder
+from tests.helpers.chat_encoders import encoder_of, tokenizer, tokenizer_path  # noqa: F401 (fixtures)
 from tests.helpers.chat_templates import (
     BODY,
     CLOSING,
@@ -14,10 +13,7 @@ from tests.helpers.chat_templates import (
     LOOP,
     PROMPT,
     REWRITING,
-    auto_tokenizer,
     lists,
-    save_tokenizer,
-    text_options,
 )
 
 pytest.importorskip("transformers")
@@ -32,25 +28,6 @@ CHATS = {
     "two answers": [*QUESTION, {"role": "assistant", "content": "naïve"}],
 }
 TOOLS = [{"type": "function", "function": {"name": "fox"}}]
-
-
-@pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_path):
-    return auto_tokenizer(tokenizer_path)
-
-
-@pytest.fixture(scope="module")
-def encoder(tokenizer_path):
-    def opened(template, train_on=None, *, columns=("messages", "tools", "chat_template_kwargs"), exchanges=False):
-        options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-        return Encoder(options, recognize({column: [] for column in columns}, "chats"), exchanges=exchanges)
-
-    return opened
 
 
 def trained_text(encoder, tokenizer, **record):
@@ -94,24 +71,24 @@ ALWAYS = {
 
 
 @pytest.mark.parametrize(("template", "chat"), [*product(ALWAYS, CHATS)])
-def test_a_prompt_of_which_a_part_is_always_appended_is_refused(encoder, tokenizer, template, chat):
+def test_a_prompt_of_which_a_part_is_always_appended_is_refused(encoder_of, tokenizer, template, chat):
     arguments = {"chat_template_kwargs": {"thinking": True}} if template == "only with thoughts" else {}
     with pytest.raises(DocumentError, match=r"the chat template .*--train-on each-answer or all") as raised:
-        trained_text(encoder(ALWAYS[template]), tokenizer, messages=CHATS[chat], **arguments)
+        trained_text(encoder_of(ALWAYS[template]), tokenizer, messages=CHATS[chat], **arguments)
     assert "\n" not in str(raised.value)
-    assert encoder(ALWAYS[template], "all").encode([{"messages": CHATS[chat]}]).labels is None
+    assert encoder_of(ALWAYS[template], "all").encode([{"messages": CHATS[chat]}]).labels is None
 
 
 @pytest.mark.parametrize("template", ALWAYS)
-def test_a_completion_does_not_end_in_a_prompt_either(encoder, tokenizer, template):
+def test_a_completion_does_not_end_in_a_prompt_either(encoder_of, tokenizer, template):
     arguments = {"chat_template_kwargs": {"thinking": True}} if template == "only with thoughts" else {}
-    made = encoder(ALWAYS[template], columns=("prompt", "completion", "chat_template_kwargs"))
+    made = encoder_of(ALWAYS[template], columns=("prompt", "completion", "chat_template_kwargs"))
     with pytest.raises(DocumentError, match=r"the chat template .*--train-on each-answer or all"):
         trained_text(made, tokenizer, prompt=QUESTION[:1], completion=QUESTION[1:], **arguments)
 
 
-def test_the_prompt_may_depend_on_what_a_chat_asks_for(encoder, tokenizer):
-    made = encoder(ALWAYS["only with thoughts"])
+def test_the_prompt_may_depend_on_what_a_chat_asks_for(encoder_of, tokenizer):
+    made = encoder_of(ALWAYS["only with thoughts"])
     assert trained_text(made, tokenizer, messages=DIALOGUE).endswith("42 dogs<|im_end|>\n")
 
 
@@ -132,27 +109,27 @@ INSTEAD = {
 
 
 @pytest.mark.parametrize("name", INSTEAD)
-def test_what_ends_the_last_turn_alone_is_trained(encoder, tokenizer, name):
+def test_what_ends_the_last_turn_alone_is_trained(encoder_of, tokenizer, name):
     template, wanted = INSTEAD[name]
-    assert trained_text(encoder(template), tokenizer, messages=QUESTION) == wanted
+    assert trained_text(encoder_of(template), tokenizer, messages=QUESTION) == wanted
 
 
 # ---- exchanges ----
 
 
 @pytest.mark.parametrize("template", ["all of it", "the header, with a thought on request", "the first token alone"])
-def test_exchanges_begin_where_they_do_without_a_prompt_that_is_always_appended(encoder, tokenizer, template):
+def test_exchanges_begin_where_they_do_without_a_prompt_that_is_always_appended(encoder_of, tokenizer, template):
     (ids,), (starts,) = (
         lists(column)
-        for encoded in [encoder(ALWAYS[template], "all", exchanges=True).encode([{"messages": DIALOGUE}])]
+        for encoded in [encoder_of(ALWAYS[template], "all", exchanges=True).encode([{"messages": DIALOGUE}])]
         for column in (encoded.input_ids, encoded.extra["exchange_starts"])
     )
     assert len(starts) == sum(message["role"] == "user" for message in DIALOGUE) > 1
     assert all(tokenizer.decode(ids[start:]).startswith("<|im_start|>user\n") for start in starts)
 
 
-def test_an_exchange_begins_behind_the_end_of_the_answer_before_it(encoder, tokenizer):
-    encoded = encoder(CLOSING, exchanges=True).encode([{"messages": DIALOGUE}])
+def test_an_exchange_begins_behind_the_end_of_the_answer_before_it(encoder_of, tokenizer):
+    encoded = encoder_of(CLOSING, exchanges=True).encode([{"messages": DIALOGUE}])
     (ids,), (starts,) = lists(encoded.input_ids), lists(encoded.extra["exchange_starts"])
     assert len(starts) == sum(message["role"] == "user" for message in DIALOGUE) > 1
     assert all(tokenizer.decode(ids[start:]).startswith("<|im_start|>user\n") for start in starts)
@@ -178,9 +155,9 @@ OWN = {
 
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("first", ["with", "without"])
-def test_the_prompt_is_that_of_the_chats_own_arguments(encoder, tokenizer, name, first):
+def test_the_prompt_is_that_of_the_chats_own_arguments(encoder_of, tokenizer, name, first):
     template, arguments = OWN[name]
-    made = encoder(template)
+    made = encoder_of(template)
     wanted = {
         "with": (arguments, "The quick fox<|im_end|>\n"),
         "without": ({}, "<think>\n\n</think>\n\nThe quick fox<|im_end|>\n"),
@@ -192,7 +169,7 @@ def test_the_prompt_is_that_of_the_chats_own_arguments(encoder, tokenizer, name,
         trained_text(made, tokenizer, messages=DIALOGUE, **arguments)
 
 
-def test_a_probe_has_the_form_of_the_chats_contents(encoder, tokenizer):
+def test_a_probe_has_the_form_of_the_chats_contents(encoder_of, tokenizer):
     template = THOUGHTS.replace("{{ message.content }}", "{% for part in message.content %}{{ part.text }}{% endfor %}")
     listed = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in QUESTION]
-    assert trained_text(encoder(template), tokenizer, messages=listed).endswith("The quick fox<|im_end|>\n")
+    assert trained_text(encoder_of(template), tokenizer, messages=listed).endswith("The quick fox<|im_end|>\n")

@@ -11,6 +11,7 @@ from packer.text.conversations import messages_of
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from tests.helpers import naive_chats
+from tests.helpers.chat_encoders import encoder_of, tokenizer  # noqa: F401 (fixtures)
 from tests.helpers.chat_templates import (
     ALWAYS_PROMPTING,
     BODY,
@@ -48,25 +49,6 @@ def tokenizer_path(tmp_path_factory):
     return save_tokenizer(tmp_path_factory.mktemp("tokenizer"), adds_bos=True, adds_eos=True)
 
 
-@pytest.fixture(scope="module")
-def encoders(tokenizer_path):
-    """Encoders of chats, by template, opened once."""
-    opened = {}
-
-    def encoder(template, train_on=None):
-        if (template, train_on) not in opened:
-            options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-            opened[template, train_on] = Encoder(options, recognize({"messages": []}, "chats"))
-        return opened[template, train_on]
-
-    return encoder
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_path):
-    return auto_tokenizer(tokenizer_path)
-
-
 def encode(encoder, conversation):
     encoded = encoder.encode([{"messages": conversation}])
     return lists(encoded.input_ids)[0], lists(encoded.labels)[0], encoded
@@ -78,12 +60,12 @@ def text_of(tokenizer, ids):
 
 @pytest.mark.parametrize("template", EXACT.values(), ids=EXACT)
 @given(conversation=conversations)
-def test_what_is_trained_is_what_the_twin_finds_message_by_message(encoders, tokenizer, template, conversation):
+def test_what_is_trained_is_what_the_twin_finds_message_by_message(encoder_of, tokenizer, template, conversation):
     render = naive_chats.renderer(tokenizer, template)
     wanted = naive_chats.assistant_characters(render, conversation)
     if wanted is None:
         return
-    ids, labels, encoded = encode(encoders(template), conversation)
+    ids, labels, encoded = encode(encoder_of(template), conversation)
     assert (ids, trained_at(labels)) == naive_chats.tokens_of_characters(
         tokenizer, render(conversation, prompt=False), wanted
     )
@@ -120,25 +102,25 @@ READS_OF_LOOPS = (
     ],
 )
 @pytest.mark.parametrize("conversation", [DIALOGUE, [{"role": "system", "content": "s"}, *DIALOGUE]], ids=len)
-def test_whatever_a_template_reads_of_messages_the_twin_finds_the_same(encoders, tokenizer, template, conversation):
+def test_whatever_a_template_reads_of_messages_the_twin_finds_the_same(encoder_of, tokenizer, template, conversation):
     render = naive_chats.renderer(tokenizer, template)
     wanted = naive_chats.assistant_characters(render, conversation)
     if wanted is None:
         with pytest.raises(DocumentError):
-            encode(encoders(template), conversation)
+            encode(encoder_of(template), conversation)
         return
-    ids, labels, _ = encode(encoders(template), conversation)
+    ids, labels, _ = encode(encoder_of(template), conversation)
     text = render(conversation, prompt=False)
     assert (ids, trained_at(labels)) == naive_chats.tokens_of_characters(tokenizer, text, wanted)
 
 
 @pytest.mark.parametrize("template", MARKED.values(), ids=MARKED)
 @given(conversation=conversations)
-def test_marks_train_what_transformers_masks(encoders, tokenizer, template, conversation):
+def test_marks_train_what_transformers_masks(encoder_of, tokenizer, template, conversation):
     given = tokenizer.apply_chat_template(
         conversation, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
     )
-    ids, labels, _ = encode(encoders(template), conversation)
+    ids, labels, _ = encode(encoder_of(template), conversation)
     assert ids == given["input_ids"]
     assert [int(label != -100) for label in labels] == given["assistant_masks"]
 
@@ -155,16 +137,16 @@ OUT_OF_PLACE = {
 
 
 @pytest.mark.parametrize("name", OUT_OF_PLACE)
-def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, name):
+def test_marks_out_of_place_are_rendered_with_and_without(encoder_of, tokenizer, name):
     template = OUT_OF_PLACE[name]
     given = tokenizer.apply_chat_template(DIALOGUE, chat_template=template, tokenize=False)
-    (ids,) = lists(encoders(template, "all").encode([{"messages": DIALOGUE}]).input_ids)
+    (ids,) = lists(encoder_of(template, "all").encode([{"messages": DIALOGUE}]).input_ids)
     assert ids == tokenizer(given, add_special_tokens=False)["input_ids"]
     if name not in ("captured", "in a macro"):
         with pytest.raises(DocumentError, match="so its place is not known"):
-            encode(encoders(template), DIALOGUE)
+            encode(encoder_of(template), DIALOGUE)
         return
-    found, labels, _ = encode(encoders(template), DIALOGUE)
+    found, labels, _ = encode(encoder_of(template), DIALOGUE)
     assert found == ids
     ending = "<|im_end|>\n" if name == "captured" else ""
     assert text_of(tokenizer, labels) == f"The quick fox{ending}42 dogs{ending}"
@@ -176,20 +158,20 @@ def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, n
     [EXACT["chatml"], MARKED["marked"], TOOLS, EXACT["system in the first turn"]],
     ids=["ends", "marks", "cases", "start"],
 )
-def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, template, character):
+def test_a_chat_may_hold_the_characters_that_tell_places(encoder_of, tokenizer, template, character):
     conversation = [{"role": "user", "content": f"fox{character}"}, *DIALOGUE[1:]]
     text = tokenizer.apply_chat_template(conversation, chat_template=template, tokenize=False)
     wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert lists(encoders(template, "all").encode([{"messages": conversation}]).input_ids)[0] == wanted
+    assert lists(encoder_of(template, "all").encode([{"messages": conversation}]).input_ids)[0] == wanted
     if template == MARKED["marked"] and character > "\U000f5afd":
         with pytest.raises(DocumentError, match=r"a text holds U\+F5AF[EF], a character for private use"):
-            encode(encoders(template), conversation)
+            encode(encoder_of(template), conversation)
         return
     plain = [{"role": "user", "content": "fox"}, *DIALOGUE[1:]]
-    ids, labels, _ = encode(encoders(template), conversation)
+    ids, labels, _ = encode(encoder_of(template), conversation)
     assert ids == wanted
     assert [label for label in labels if label >= 0] == [
-        label for label in encode(encoders(template), plain)[1] if label >= 0
+        label for label in encode(encoder_of(template), plain)[1] if label >= 0
     ]
 
 
@@ -202,8 +184,8 @@ def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, te
         "{{ '{% generation %}' }}",
     ],
 )
-def test_a_tag_that_is_only_named_marks_nothing(encoders, tokenizer, named):
-    ids, labels, _ = encode(encoders(named + EXACT["chatml"]), DIALOGUE)
+def test_a_tag_that_is_only_named_marks_nothing(encoder_of, tokenizer, named):
+    ids, labels, _ = encode(encoder_of(named + EXACT["chatml"]), DIALOGUE)
     shown = "{% generation %}" if "#" not in named else ""
     given = tokenizer.apply_chat_template(DIALOGUE, chat_template=EXACT["chatml"], tokenize=False)
     assert ids == tokenizer(shown + given, add_special_tokens=False)["input_ids"]
@@ -213,29 +195,31 @@ def test_a_tag_that_is_only_named_marks_nothing(encoders, tokenizer, named):
 @pytest.mark.parametrize(
     "named", ["{# {% generation %} ... {% endgeneration %} #}", "{% set x = '{% generation %}' %}"]
 )
-def test_marks_beside_a_comment_or_a_text_that_names_them_are_taken(encoders, named):
-    assert encode(encoders(named + MARKED["marked"]), DIALOGUE)[:2] == encode(encoders(MARKED["marked"]), DIALOGUE)[:2]
+def test_marks_beside_a_comment_or_a_text_that_names_them_are_taken(encoder_of, named):
+    assert (
+        encode(encoder_of(named + MARKED["marked"]), DIALOGUE)[:2] == encode(encoder_of(MARKED["marked"]), DIALOGUE)[:2]
+    )
 
 
 @pytest.mark.parametrize("template", REWRITING.values(), ids=REWRITING)
-def test_a_template_that_rewrites_earlier_turns_is_refused(encoders, template):
+def test_a_template_that_rewrites_earlier_turns_is_refused(encoder_of, template):
     with pytest.raises(DocumentError, match=r"message 1 \(assistant\) differently .*choose .*--chat-template "):
-        encoders(template).encode([{"messages": DIALOGUE}])
-    assert encoders(template, "all").encode([{"messages": DIALOGUE}]).labels is None
+        encoder_of(template).encode([{"messages": DIALOGUE}])
+    assert encoder_of(template, "all").encode([{"messages": DIALOGUE}]).labels is None
 
 
 @pytest.mark.parametrize("conversation", [QUESTION, DIALOGUE])
-def test_a_template_that_always_ends_in_a_generation_prompt_is_refused(encoders, conversation):
+def test_a_template_that_always_ends_in_a_generation_prompt_is_refused(encoder_of, conversation):
     with pytest.raises(DocumentError, match=r"generation prompt|differently"):
-        encode(encoders(ALWAYS_PROMPTING), conversation)
+        encode(encoder_of(ALWAYS_PROMPTING), conversation)
 
 
-def test_marks_around_nothing_are_refused(encoders):
+def test_marks_around_nothing_are_refused(encoder_of):
     around_users = MARKED["marked"].replace("== 'assistant'", "== 'user'")
-    encode(encoders(around_users), QUESTION)
+    encode(encoder_of(around_users), QUESTION)
     around_nothing = LOOP + "{{ message.content }}{% generation %}{% endgeneration %}" + END
     with pytest.raises(DocumentError, match="marks hold nothing"):
-        encode(encoders(around_nothing), QUESTION)
+        encode(encoder_of(around_nothing), QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -246,21 +230,21 @@ def test_marks_around_nothing_are_refused(encoders):
         "{% set all %}" + MARKED["marked"] + "{% endset %}{{ all | reverse }}",
     ],
 )
-def test_marks_whose_place_is_not_known_are_refused(encoders, template):
+def test_marks_whose_place_is_not_known_are_refused(encoder_of, template):
     with pytest.raises(DocumentError, match="generation %} is changed or moved"):
-        encode(encoders(template), QUESTION)
+        encode(encoder_of(template), QUESTION)
 
 
-def test_what_the_template_raises_is_told_with_the_document_and_the_turn(encoders):
+def test_what_the_template_raises_is_told_with_the_document_and_the_turn(encoder_of):
     strict = EXACT["chatml"] + "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     fine, wrong = {"messages": QUESTION}, {"messages": [{"role": "system", "content": "x"}, *QUESTION]}
     with pytest.raises(DocumentError, match=r"the chat template does not render it: TemplateError no system$"):
-        encoders(strict).encode([fine, wrong, fine])
+        encoder_of(strict).encode([fine, wrong, fine])
 
 
-def test_a_token_that_reaches_across_the_start_is_trained_and_counted(encoders, tokenizer):
+def test_a_token_that_reaches_across_the_start_is_trained_and_counted(encoder_of, tokenizer):
     both = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "  and"}]
-    ids, labels, encoded = encode(encoders(LOOP + "{{ message.content }} " + END), both)
+    ids, labels, encoded = encode(encoder_of(LOOP + "{{ message.content }} " + END), both)
     (spaces,) = [at for at, token in enumerate(ids) if tokenizer.decode([token]) == "  "]  # one is the user's
     assert encoded.counts["straddling"] == 1
     assert trained_at(labels) == list(range(spaces, len(ids)))
@@ -289,14 +273,14 @@ def test_sharegpt_and_messages_are_the_same_chat(tokenizer_path):
         ([{"role": "user", "content": "\ud800"}], r"message 0 has a lone surrogate U\+D800 at character 0"),
     ],
 )
-def test_a_wrong_conversation_is_named(encoders, conversation, words):
+def test_a_wrong_conversation_is_named(encoder_of, conversation, words):
     with pytest.raises(DocumentError, match=words) as caught:
-        encoders(EXACT["chatml"]).encode([{"messages": QUESTION}, {"messages": conversation}])
+        encoder_of(EXACT["chatml"]).encode([{"messages": QUESTION}, {"messages": conversation}])
     assert caught.value.row == 1
 
 
-def test_a_conversation_without_messages_has_no_tokens(encoders):
-    encoded = encoders(EXACT["chatml"]).encode([{"messages": []}, {"messages": QUESTION}])
+def test_a_conversation_without_messages_has_no_tokens(encoder_of):
+    encoded = encoder_of(EXACT["chatml"]).encode([{"messages": []}, {"messages": QUESTION}])
     assert [len(ids) > 0 for ids in lists(encoded.input_ids)] == [False, True]
     assert encoded.counts["untrained"] == 0
 
@@ -310,11 +294,11 @@ def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
     assert text.endswith('[{"name": "f"}]calm')
 
 
-def test_messages_are_printed_as_in_transformers(encoders, tokenizer):
+def test_messages_are_printed_as_in_transformers(encoder_of, tokenizer):
     chat = [{"role": role, "content": "The quick brown fox " * 4} for role in ("user", "assistant")]
     for printed in ("{{ messages | pprint }}", "{{ {'all': messages} | pprint }}", "{{ messages }}"):
         template = printed + EXACT["chatml"]
-        (ids,) = lists(encoders(template, "all").encode([{"messages": chat}]).input_ids)
+        (ids,) = lists(encoder_of(template, "all").encode([{"messages": chat}]).input_ids)
         assert text_of(tokenizer, ids) == tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False)
 
 
@@ -354,7 +338,7 @@ def test_a_function_call_is_a_call_of_the_assistant_and_an_observation_the_answe
     ],
     ids=["parentheses", "lists", "not", "conditions", "loops"],
 )
-def test_a_template_that_is_nested_too_deeply_is_refused(encoders, deep):
+def test_a_template_that_is_nested_too_deeply_is_refused(encoder_of, deep):
     for template in (deep + EXACT["chatml"], deep + MARKED["marked"]):
         with pytest.raises(DocumentError, match=r"does not render it: TemplateError it is nested too deeply"):
-            encode(encoders(template), DIALOGUE)
+            encode(encoder_of(template), DIALOGUE)

@@ -3,10 +3,9 @@
 import pytest
 
 from packer.sources.documents import DocumentError
-from packer.text.text_columns import recognize
-from packer.text.text_encoder import Encoder
 from tests.helpers import naive_chats
-from tests.helpers.chat_templates import CLOSING, MISTRAL, auto_tokenizer, lists, save_tokenizer, text_options
+from tests.helpers.chat_encoders import encoder_of, tokenizer, tokenizer_path  # noqa: F401 (fixtures)
+from tests.helpers.chat_templates import CLOSING, MISTRAL, lists
 
 pytest.importorskip("transformers")
 
@@ -26,18 +25,12 @@ CHATS = {
 
 
 @pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def answers_of(tokenizer_path):
+def answers_of(encoder_of, tokenizer):
     """The text and the trained text of every document of a chat."""
-    decode = auto_tokenizer(tokenizer_path).decode
+    decode = tokenizer.decode
 
     def encoded(template, train_on, **record):
-        options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-        batch = Encoder(options, recognize({column: [] for column in record}, "chats")).encode([record])
+        batch = encoder_of(template, train_on, columns=record).encode([record])
         return [
             (decode(ids), decode([token for token in labels if token >= 0]))
             for ids, labels in zip(lists(batch.input_ids), lists(batch.labels), strict=True)
@@ -48,9 +41,9 @@ def answers_of(tokenizer_path):
 
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
 @pytest.mark.parametrize("name", CHATS)
-def test_each_answer_of_chats_with_calls_is_what_the_model_has_to_write(answers_of, tokenizer_path, name, tools):
+def test_each_answer_of_chats_with_calls_is_what_the_model_has_to_write(answers_of, tokenizer, name, tools):
     chat = CHATS[name]
-    render = naive_chats.renderer(auto_tokenizer(tokenizer_path), MISTRAL, tools)
+    render = naive_chats.renderer(tokenizer, MISTRAL, tools)
     expected = []
     for turn, message in enumerate(chat):
         if message["role"] == "assistant":

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError
 from packer.sources.meanings import DESIRABLE, MARKS, SPANS
-from packer.text.text_columns import recognize
-from packer.text.text_encoder import Encoder
+from tests.helpers.chat_encoders import encoder_of, tokenizer, tokenizer_path  # noqa: F401 (fixtures)
 from tests.helpers.chat_templates import (
     BODY,
     END,
@@ -22,10 +21,7 @@ from tests.helpers.chat_templates import (
     LOOP,
     MARKED,
     PROMPT,
-    auto_tokenizer,
     lists,
-    save_tokenizer,
-    text_options,
 )
 from tests.helpers.commands import refused
 from tests.helpers.pack import segments_in
@@ -53,25 +49,9 @@ TEMPLATES = {
 
 
 @pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"), template=EXACT["chatml"])
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_path):
-    return auto_tokenizer(tokenizer_path)
-
-
-@pytest.fixture(scope="module")
-def labels_of(tokenizer_path):
-    opened = {}
-
+def labels_of(encoder_of):
     def encoded(template, train_on=None, **record):
-        key = template, train_on, tuple(record)
-        if key not in opened:
-            options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-            opened[key] = Encoder(options, recognize({name: [] for name in record}, "chats"))
-        batch = opened[key].encode([record])
+        batch = encoder_of(template, train_on, columns=record).encode([record])
         return [*zip(lists(batch.input_ids), lists(batch.labels), strict=True)]
 
     return encoded
