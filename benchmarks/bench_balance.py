@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 import packer
 from packer.pipeline.waiting import TrainingJob, keys_of_matrices, waiting_of
 from packer.report.measures import RowProfile, RowSums
-from packer.shards.row_format import PADDING
+from packer.column_names import PADDING
 
 
 def documents(lengths: NDArray[np.int32], tokens: int) -> NDArray[np.int32]:

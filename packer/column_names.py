@@ -1,4 +1,4 @@
-"""Names of the columns of a packed dataset, and the label without loss. Imports nothing of packer."""
+"""Names and special values of the columns of a packed dataset."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ SOURCE = "source"
 
 NO_LOSS = -100
 """The label of a token without loss, as every trainer reads it (the `ignore_index` of cross-entropy)."""
+
+PADDING = -1
+"""The document id of a padding tail."""
 
 
 def input_ids_in(columns: Container[str]) -> str:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.column_names import NO_LOSS
-from packer.shards.row_format import PADDING
+from packer.column_names import NO_LOSS, PADDING
 from tests.helpers import naive
 from tests.helpers.formats import drawn_rows, lists, many_rows
 

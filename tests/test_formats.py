@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, PADDING
 from packer.loader.batch_formats import FORMATS, MegatronBatch
-from packer.shards.row_format import PADDING
 from tests.helpers import naive
 from tests.helpers.formats import drawn_rows, lists, many_rows, row_segments
 from tests.helpers.packed_rows import LENGTHS, MAX_LEN, as_lists, labels_of, make, segments_of, tokens_of

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.column_names import NO_LOSS
-from packer.shards.row_format import PADDING
+from packer.column_names import NO_LOSS, PADDING
 from tests.helpers import naive
 from tests.helpers.order import sampler_at
 from tests.helpers.packed_rows import make

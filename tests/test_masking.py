@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, PADDING
 from packer.loader.token_masking import mask_tokens
-from packer.shards.row_format import PADDING
 from tests.helpers import naive
 from tests.helpers.order import sampler_at
 from tests.helpers.packed_rows import make, segments_of, tokens_of

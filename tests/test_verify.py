@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import packer
 from packer import PackerError
+from packer.column_names import PADDING
 from packer.shards.reader import read_manifest
-from packer.shards.row_format import PADDING
 from tests.helpers import json_paths
 from tests.helpers.json_paths import values_in
 from tests.helpers.packed_rows import MAX_LEN, edit_manifest, fit_manifest, make, seal, write_source

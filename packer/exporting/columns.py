@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import restart_positions
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, PADDING
 from packer.errors import PackerError
 from packer.loader.batch_formats import SegmentIdsBatch, TorchtuneExamples
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import RowTokens, shift_left
 from packer.shards import manifest
-from packer.shards.row_format import PADDING
 
 Columns: TypeAlias = Mapping[str, Sequence[NDArray[Any]]]
 """One array per row, by column name."""

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import PADDING
 from packer.loader.dataset import PackedDataset
-from packer.shards.row_format import PADDING
 
 WINDOW = 8
 """Default number of consecutive steps whose rows are divided anew."""

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import cu_seqlens_of, restart_positions
-from packer.column_names import NO_LOSS, TREE_INPUT_IDS
+from packer.column_names import NO_LOSS, PADDING, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.batch_input import Tensors, as_tensors, check_accelerate, rows_as_arrays
 from packer.loader.row_order import check_range
@@ -46,7 +46,6 @@ from packer.loader.row_segments import (
 )
 from packer.loader.token_masking import MaskedLM, mask_tokens
 from packer.loader.tree_nodes import Nodes
-from packer.shards.row_format import PADDING
 
 TOKEN_TYPES = "token_type_ids"
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, PADDING
 from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_types, types_of
-from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, overload
 
-from packer.column_names import SOURCE
+from packer.column_names import PADDING, SOURCE
 from packer.loader.batch_sampler import BatchSampler
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import Row
-from packer.shards.row_format import PADDING
 from packer.stores import AnyPath
 
 

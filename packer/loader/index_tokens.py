@@ -11,11 +11,11 @@ import numpy as np
 
 from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import numpy_dtype
-from packer.column_names import SEGMENT_COLUMNS
+from packer.column_names import PADDING, SEGMENT_COLUMNS
 from packer.errors import PackerError, SourceError
 from packer.loader.open_shards import Row
 from packer.shards.manifest import Manifest
-from packer.shards.row_format import PADDING, RowFormat
+from packer.shards.row_format import RowFormat
 from packer.shards.writer import BadTokenError, TokenColumns, token_columns
 from packer.sources.find_source import SourceLike
 from packer.sources.open_source import open_index_source, read_index_source

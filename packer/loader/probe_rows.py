@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS, TREE, TREE_INPUT_IDS
-from packer.shards.row_format import PADDING
+from packer.column_names import NO_LOSS, PADDING, TREE, TREE_INPUT_IDS
 
 SHARES = ((8, 4, 2, 2), (1, 10, 5), (16,))
 """Lengths of the documents in each row, in 16ths of a row."""

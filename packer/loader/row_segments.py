@@ -11,9 +11,8 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import restart_positions
-from packer.column_names import NO_LOSS, SOURCE, input_ids_in
+from packer.column_names import NO_LOSS, PADDING, SOURCE, input_ids_in
 from packer.errors import PackerError
-from packer.shards.row_format import PADDING
 
 LossWeights = Literal["sequence", "document"]
 Rows = Sequence[Mapping[str, NDArray[Any]]]

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import cu_seqlens_of, restart_positions
 from packer.algorithms.permute import MASKS, hashes_of, key_of, mixed_all
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, PADDING
 from packer.errors import PackerError
 from packer.loader.row_order import check_range
-from packer.shards.row_format import PADDING
 
 _HASH_BITS = 32  # high bits of a draw that order tokens; a constant, so that ties do not depend on the batch
 _REPLACE = np.uint64(0x5851F42D4C957F2D)  # turns the draw that chose a token into an independent one

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import cu_seqlens_of
-from packer.column_names import ANSWER, RECORD_IDS, TREE
+from packer.column_names import ANSWER, PADDING, RECORD_IDS, TREE
 from packer.loader.row_segments import LossWeights, RowTokens, check_loss_weights, group_weights
-from packer.shards.row_format import PADDING
 
 NODE = 3
 """Numbers of a node in the column `tree`: tokens, parent in its tree (-1 for none), document in its record."""

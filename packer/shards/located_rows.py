@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.patterns import Rows
 from packer.arrow import as_numpy
-from packer.shards.row_format import PADDING
+from packer.column_names import PADDING
 
 PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 """A segment in 16 bytes: its document, first token and number of tokens."""

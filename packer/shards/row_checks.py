@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import extents_of
 from packer.arrow import as_arrow, as_numpy, as_scalar, format_value, has_dtype
 from packer.arrow import compute as pc
-from packer.column_names import TREE
+from packer.column_names import PADDING, TREE
 from packer.errors import SourceError, first_line
 from packer.options import PackOptions
 from packer.shards.located_rows import LocatedRows, is_segment
 from packer.shards.manifest import Manifest
-from packer.shards.row_format import PADDING, RowFormat
+from packer.shards.row_format import RowFormat
 from packer.token_memory import list_lengths
 from packer.token_memory.prefix_trees import first_wrong_tree
 

@@ -13,9 +13,6 @@ from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE_INPUT_IDS, 
 from packer.errors import SourceError
 from packer.options import PackOptions
 
-PADDING = -1
-"""doc_id of a padding tail."""
-
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
 
 

@@ -15,11 +15,11 @@ from numpy.typing import DTypeLike, NDArray
 from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
-from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.column_names import NO_LOSS, PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.json_records import ShardEntry
 from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
-from packer.shards.row_format import PADDING, RowFormat
+from packer.shards.row_format import RowFormat
 from packer.signals import CURRENT_TASK
 from packer.token_memory import (
     Spans,

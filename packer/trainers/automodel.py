@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from packer.column_names import PADDING
 from packer.errors import PackerError
 from packer.loader.batch_formats import TorchtitanBatch
 from packer.loader.dataset import PackedDataset
-from packer.shards.row_format import PADDING
 from packer.trainers.guard import Packed, open_rows
 
 

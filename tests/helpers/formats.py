@@ -3,8 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from packer.column_names import NO_LOSS
-from packer.shards.row_format import PADDING
+from packer.column_names import NO_LOSS, PADDING
 from tests.helpers import naive
 
 row_segments = st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda lengths: sum(lengths) <= 8)

@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 import packer
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, PADDING
 from packer.shards.files import MANIFEST, all_shard_names, hash_file
 from packer.shards.manifest import checksum, json_of
-from packer.shards.row_format import PADDING
 from tests.helpers.writing import write_ipc
 
 MAX_LEN = 12
