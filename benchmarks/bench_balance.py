@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import packer
+from packer.column_names import PADDING
 from packer.pipeline.waiting import TrainingJob, keys_of_matrices, waiting_of
 from packer.report.measures import RowProfile, RowSums
-from packer.column_names import PADDING
 
 
 def documents(lengths: NDArray[np.int32], tokens: int) -> NDArray[np.int32]:

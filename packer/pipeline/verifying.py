@@ -139,7 +139,7 @@ def compare_opened(
         return
     with ExitStack() as stack:
         if not opened.mapped:
-            decoded = stack.enter_context(temporary_directory("decoded"))
+            decoded = stack.enter_context(temporary_directory())
             opened = spill_source(opened, decoded, progress, engine=Engine(workers=workers))
         documents = read_documents(opened, progress)
         faults = [*SourceComparison(folder=folder, manifest=manifest, documents=documents).faults(workers, progress)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, count
@@ -116,15 +116,19 @@ def histogram_plot(
     series: Series,
     *,
     ticks: Sequence[str],
-    marks: Mapping[str, float] = {},
+    marks: Mapping[str, float],
 ) -> Plot:
-    """Draw the shares of each series in bins of equal width, side by side.
+    """Draw the shares of each series in bins of equal width, side by side, over lines with values in percent.
 
-    `bins` has the range of each bin in words, `ticks` the label of each edge, of which as many are written as fit, and
-    `marks` the positions of vertical lines, from 0 to the number of bins, by name.
+    `bins` has the range of each bin in words, `ticks` the label of each edge, and `marks` the positions of vertical
+    lines, from 0 to the number of bins, by name. If not all labels fit, only some are written.
     """
+    entries, top = legend({name: color for name, (color, _) in series.items()})
     scale, width = _scale(series), (1 - _LEFT) / len(bins)
     parts = []
+    for y in (HEIGHT, HEIGHT / 2, 0):
+        parts.append(element("line", x1=0, x2="100%", y1=y, y2=y, stroke="grid"))
+        parts.append(label(f"{100 * (HEIGHT - y) / scale:.3g}%", 0, y - 4, font_size=11))
     for place, (name, (color, shares)) in enumerate(series.items()):
         for index, value in enumerate(shares):
             if value > 0:
@@ -133,15 +137,15 @@ def histogram_plot(
                 wide = percentage(0.84 * width / len(series))
                 tooltip = element("title", escape(f"{bins[index]}: {share(value)} of {name}"))
                 parts.append(element("rect", tooltip, x=x, width=wide, y=HEIGHT - height, height=height, fill=color))
-    labelled = [index for index, tick in enumerate(ticks) if tick]
-    for index in labelled[:: -(-len(labelled) // _MOST_TICKS)]:
+    for index in range(0, len(ticks), -(-len(ticks) // _MOST_TICKS)):
         anchor = "end" if index == len(ticks) - 1 else "middle"
         parts.append(label(ticks[index], percentage(_LEFT + width * index), HEIGHT + 18, text_anchor=anchor))
     for said, where in marks.items():
         x, side = percentage(_LEFT + width * where), "end" if where > len(bins) / 2 else "start"
         parts.append(element("line", x1=x, x2=x, y1=-6, y2=HEIGHT, stroke_dasharray="3 3", stroke="ink"))
         parts.append(label(said, x, -9, "ink", text_anchor=side, font_size=11))
-    return _on_grid(title, series, parts, space=24)
+    area = element("svg", *parts, y=top + 24, height=HEIGHT + 24, overflow="visible")
+    return Plot(title=title, height=top + HEIGHT + 48, body=entries + area)
 
 
 def _scale(series: Series) -> float:
@@ -154,17 +158,6 @@ def _scale(series: Series) -> float:
         power /= 10
     steps = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
     return HEIGHT / next(power * step for step in steps if power * step >= largest)
-
-
-def _on_grid(title: str, series: Series, parts: Iterable[str], *, space: int) -> Plot:
-    """Put elements on lines with their values in percent, `space` pixels below the legend of the series."""
-    entries, top = legend({name: color for name, (color, _) in series.items()})
-    lines = []
-    for y in (HEIGHT, HEIGHT / 2, 0):
-        lines.append(element("line", x1=0, x2="100%", y1=y, y2=y, stroke="grid"))
-        lines.append(label(f"{100 * (HEIGHT - y) / _scale(series):.3g}%", 0, y - 4, font_size=11))
-    area = element("svg", *lines, *parts, y=top + space, height=HEIGHT + 24, overflow="visible")
-    return Plot(title=title, height=top + space + HEIGHT + 24, body=entries + area)
 
 
 def legend(entries: Mapping[str, str]) -> tuple[str, int]:
@@ -216,7 +209,7 @@ class ShownRow:
     """Beginning of each segment as text; None to show no text."""
 
 
-def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
+def row_plot(rows: Sequence[ShownRow], *, max_len: int) -> Plot:
     """Draw rows below each other.
 
     Segments have alternating shades; the rest of a row is padding. Branches of trees are lower than the nodes that they
@@ -260,7 +253,7 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
         height=height,
     )
     names = [label(f"{row.row:,}", 0, top + y * STEP + 12, font_size=10) for y, row in enumerate(rows)]
-    return Plot(title=title, height=top + height, body=entries + "".join(names) + area)
+    return Plot(title="Rows", height=top + height, body=entries + "".join(names) + area)
 
 
 def _box(x: int, y: int, width: int, height: int) -> str:

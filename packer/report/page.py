@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 
 from packer.json_records import PlanTotals, Totals
 from packer.plain_text import count_of, fewest, rounded, share
-from packer.report.charts import STEP, Plot, Series, histogram_plot, row_plot, style_sheet
+from packer.report.charts import STEP, Plot, histogram_plot, row_plot, style_sheet
 from packer.report.figures import Figures
 from packer.report.measures import Tally, binned, distribution, weighted_median
 
@@ -215,7 +215,7 @@ def rows_section(figures: Figures) -> Section:
     holds = (
         f"A row holds {rounded(factor)} documents" if factor >= 1 else f"A document takes {rounded(1 / factor)} rows"
     )
-    plot = row_plot("Rows", figures.shown_rows, max_len=figures.max_len)
+    plot = row_plot(figures.shown_rows, max_len=figures.max_len)
     planned = ["These rows are planned. Which of their tokens are trained is known once they are packed."]
     notes = [] if figures.is_packed else planned
     shown = (
@@ -250,15 +250,10 @@ def lengths_section(figures: Figures) -> Section:
         "tokens": ("orange", [count / all_tokens for count in tokens]),
     }
     marks = {f"max_len {figures.max_len:,}": at_max_len} if edges[0] < figures.max_len < edges[-1] else {}
-    plot = _length_plot(f"{what.capitalize()} lengths", edges, series, marks)
-    return Section(question=f"How long are {what}s?", verdict=verdict, plot=plot)
-
-
-def _length_plot(title: str, edges: list[int], series: Series, marks: Mapping[str, float] = {}) -> Plot:
-    """Draw shares of lengths between edges."""
     bins = [f"{low:,} to {high - 1:,} tokens" for low, high in pairwise(edges)]
     ticks = [compact(edge) for edge in edges]
-    return histogram_plot(title, bins, series, ticks=ticks, marks=marks)
+    plot = histogram_plot(f"{what.capitalize()} lengths", bins, series, ticks=ticks, marks=marks)
+    return Section(question=f"How long are {what}s?", verdict=verdict, plot=plot)
 
 
 def compact(value: int) -> str:

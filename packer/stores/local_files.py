@@ -116,10 +116,10 @@ def temporary_file(name: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def temporary_directory(name: str) -> Iterator[Path]:
-    """Yield a folder, which is removed at the end. Raises a PackerError if the disk is full."""
+def temporary_directory() -> Iterator[Path]:
+    """Yield a folder for decoded sources, which is removed at the end. Raises a PackerError if the disk is full."""
     parent = temporary_folder()
-    with told_if_full(parent), tempfile.TemporaryDirectory(prefix=f"{name}-", dir=parent) as folder:
+    with told_if_full(parent), tempfile.TemporaryDirectory(prefix="decoded-", dir=parent) as folder:
         yield Path(folder)
 
 
