@@ -44,7 +44,7 @@ def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
 def command(
     changes: Mapping[str, Mapping[str, Any]] = {}, *, resumes: bool = False, **settings: Any
 ) -> Callable[[Callable[..., None]], PackerCommand]:
-    """Make a command of a function, with the declared options that name it; the function takes those as keywords.
+    """Make a function a command, with all declared options that name the command. The function takes their values.
 
     `changes` are fields of `Option` that differ in this command, by the name of the option. An interrupted command that
     `resumes` says so.
@@ -77,7 +77,7 @@ class PackerCommand(click.Command):
     resumes = False
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
-        """See `click.Command`; `--chat-template` reads a file."""
+        """See `click.Command`; some options read a file."""
         with one_line_errors(debug="--debug" in args, as_json="--json" in args):
             return super().make_context(info_name, args, *rest, **settings)
 

@@ -1,4 +1,4 @@
-"""Options that single commands have, beside those of `packer.options`; a manifest holds none of them."""
+"""Options that only commands have. No manifest records them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packer.options.pack_options import INT32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandOptions:
-    """Declarations of the options, each of which is a parameter of the function of its commands."""
+    """Declarations of the options. Each is a parameter of the function of every command that has it."""
 
     for_trainer: str | None = option(
         None,

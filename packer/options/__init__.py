@@ -1,6 +1,6 @@
 """The options, declared once.
 
-    pack_options.py     every option that affects the bytes: what is read, how it is cut, which documents share a row
+    pack_options.py     options that affect the bytes: for reading a source, cutting documents and making rows
     run_options.py      options of everything that writes a folder, which do not affect the bytes
     option.py           how an option is declared, how declarations are read, and values as users give them
     arguments.py        types of keyword arguments for type checkers and editors, made from the declarations
@@ -30,6 +30,6 @@ __all__ = [
 
 
 def options_for(command: str) -> dict[str, Option]:
-    """Return the options of a command and of the Python function of its name, without those of commands alone."""
+    """Return the options that a command and the Python function of its name have in common, by name."""
     declared = options_of(PackOptions) | options_of(RunOptions)
     return {name: option for name, option in declared.items() if command in option.commands}

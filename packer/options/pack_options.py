@@ -1,4 +1,4 @@
-"""Every option that affects the bytes of a packed dataset: what is read, how it is cut, and which share a row."""
+"""Options that affect the bytes of a packed dataset: for reading a source, cutting documents and making rows."""
 
 from __future__ import annotations
 
