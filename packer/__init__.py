@@ -30,16 +30,24 @@ if TYPE_CHECKING:
     from packer import attention, trainers
     from packer.api import export, pack, stats, tokenize
     from packer.exporting.write_export import Export
+    from packer.loader.batch_formats import MaskedLM, masked_lm
     from packer.loader.batch_sampler import BatchSampler
-    from packer.loader.collating import batches, collate, flatten, static_shape
     from packer.loader.dataset import PackedDataset
     from packer.loader.document_rows import DocumentRows, rows
     from packer.loader.load import load
-    from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
     from packer.loader.probe_step import StepLeaks, probe
-    from packer.loader.row_segments import StaticShape
-    from packer.loader.schedule import PackedSchedule, packed_schedule
-    from packer.loader.token_masking import MaskedLM, masked_lm
+    from packer.loader.row_tokens import StaticShape
+    from packer.loader.training_loop import (
+        PackedSchedule,
+        batches,
+        causal_lm_loss,
+        collate,
+        flatten,
+        masked_lm_loss,
+        num_items_in_batch,
+        packed_schedule,
+        static_shape,
+    )
     from packer.options import PackOptions
     from packer.pipeline.row_contents import RowContents, show
     from packer.pipeline.tokenizing import TokenizeReport
@@ -94,16 +102,24 @@ _HOMES = {
     "trainers": (),
     "exporting.write_export": ("Export",),
     "api": ("export", "pack", "stats", "tokenize"),
-    "loader.collating": ("batches", "collate", "flatten", "static_shape"),
-    "loader.token_masking": ("MaskedLM", "masked_lm"),
+    "loader.training_loop": (
+        "PackedSchedule",
+        "batches",
+        "causal_lm_loss",
+        "collate",
+        "flatten",
+        "masked_lm_loss",
+        "num_items_in_batch",
+        "packed_schedule",
+        "static_shape",
+    ),
+    "loader.batch_formats": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset",),
     "loader.load": ("load",),
     "loader.document_rows": ("DocumentRows", "rows"),
-    "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
     "loader.batch_sampler": ("BatchSampler",),
     "loader.probe_step": ("StepLeaks", "probe"),
-    "loader.row_segments": ("StaticShape",),
-    "loader.schedule": ("PackedSchedule", "packed_schedule"),
+    "loader.row_tokens": ("StaticShape",),
     "options": ("PackOptions",),
     "pipeline.row_contents": ("RowContents", "show"),
     "pipeline.tokenizing": ("TokenizeReport",),

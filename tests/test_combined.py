@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.combined import CombinedDataset, apportion
+from packer.loader.load import CombinedDataset, apportion
 from tests.helpers import naive
 from tests.helpers.order import sampler_at, samplers
 from tests.helpers.packed_rows import MAX_LEN, make

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS, PADDING
-from packer.loader.token_masking import mask_tokens
+from packer.loader.batch_formats import mask_tokens
 from tests.helpers import naive
 from tests.helpers.order import sampler_at
 from tests.helpers.packed_rows import make, segments_of, tokens_of

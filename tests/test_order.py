@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.balance import (
+from packer.loader.batch_sampler import attention_costs
+from packer.loader.row_order import (
     WINDOW,
-    attention_costs,
     deal_by_cost,
     order_for_readers,
+    row_order,
     slot_sizes,
     steps_of_like_work,
 )
-from packer.loader.row_order import row_order
 from tests.helpers import naive
 from tests.helpers.order import Rows, sampler_at, samplers
 from tests.helpers.packed_rows import LENGTHS, heads, make, segments_of, tokens_of

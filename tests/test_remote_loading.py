@@ -19,7 +19,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.shards.manifest import ShardTable, key_of
+from packer.shards.manifest import ShardTable, dataset_key
 from packer.stores import RemotePath
 from packer.stores.local_files import try_lock
 from tests.helpers.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk
@@ -83,15 +83,15 @@ def test_rows_are_those_on_disk_and_each_shard_is_fetched_once(small, remote, st
 def test_folders_in_the_cache_differ_by_whatever_shards_depend_on(small):
     manifest = packer.load(small).manifest
     first, *others = manifest.shards
-    key = key_of(manifest)
-    assert key_of(replace(manifest, files={})) == key
+    key = dataset_key(manifest)
+    assert dataset_key(replace(manifest, files={})) == key
     changed = [
         replace(manifest, shards=ShardTable.of([replace(first, bytes=first.bytes + 1), *others])),
         replace(manifest, shards=ShardTable.of([replace(first, xxh3_128=others[0].xxh3_128), *others])),
         replace(manifest, shards=ShardTable.of(others)),
         replace(manifest, options=replace(manifest.options, pad_id=3)),
     ]
-    assert len({key, *(key_of(each) for each in changed)}) == 5
+    assert len({key, *(dataset_key(each) for each in changed)}) == 5
 
 
 def test_a_pickled_dataset_holds_its_manifest(small, remote, store_server):

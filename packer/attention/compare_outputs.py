@@ -18,7 +18,7 @@ from packer.attention.rope import document_frequencies
 from packer.attention.transformers_hook import accepted_arguments
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.loader.collating import collate
+from packer.loader.training_loop import collate
 
 ROWS = ((11, 1, 17, 9), (13, 20, 6))
 """Lengths in tokens of the documents in each row of the probed batch."""

@@ -244,8 +244,7 @@ def _shares_of(dataset: tuple[str, ...]) -> list[str] | dict[str, float] | None:
 
 def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_report: bool) -> bool:
     """Print what an epoch takes of several packed datasets; return False if the names are no such."""
-    from packer.loader.combined import CombinedDataset
-    from packer.loader.load import load
+    from packer.loader.load import CombinedDataset, load
 
     if (paths := _shares_of(names)) is None:
         return False

@@ -15,7 +15,7 @@ from packer.errors import PackerError
 from packer.loader.batch_formats import SegmentIdsBatch, TorchtuneExamples
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
-from packer.loader.row_segments import RowTokens, shift_left
+from packer.loader.row_tokens import RowTokens, shift_left
 from packer.shards import manifest
 
 Columns: TypeAlias = Mapping[str, Sequence[NDArray[Any]]]

@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS, PADDING
 from packer.errors import PackerError
-from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
+from packer.loader.shard_cache import CacheSpace, ShardCache
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_types, types_of
 from packer.stores import AnyPath, RemotePath
 
 if TYPE_CHECKING:
     from packer.loader.index_tokens import IndexTokens
-    from packer.loader.shard_cache import ShardCache
 
 _T = TypeVar("_T")
 
@@ -79,8 +78,6 @@ class PackedDataset:
         self._cache: ShardCache | None = None
         if isinstance(path, RemotePath):
             assert cache is not None
-            from packer.loader.shard_cache import ShardCache
-
             self._cache = ShardCache(path, manifest, cache)
             self._shards = OpenShards(self._cache.open, MOST_HELD)
             weakref.finalize(self, self._cache.fetch_ahead, (), ())

@@ -1,22 +1,40 @@
-"""Opening packed datasets: `load`."""
+"""Opening packed datasets, one or several as one in given shares: `load`.
+
+An epoch of E rows takes c rows of each dataset, the next ones of its endless order (`RowStream`). Row numbers are
+places in the sequence of all epochs: epoch e has the rows e * E to (e + 1) * E - 1, those of the first dataset first.
+So a number alone says which row it is, in any process. Code that ignores epochs sees the rows of the first one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, partial
+from hashlib import blake2b
+from itertools import accumulate
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.permute import COMBINED, key_of
+from packer.column_names import SOURCE, TREE_INPUT_IDS
 from packer.errors import PackerError
-from packer.loader.cache_space import CacheSpace
-from packer.loader.combined import combine
 from packer.loader.dataset import PackedDataset
+from packer.loader.open_shards import Row
+from packer.loader.row_order import RowStream, check_range
+from packer.loader.shard_cache import CacheSpace
+from packer.options.option import as_amount
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath
 from packer.stores.paths import expanded, located, packed_path
 
 if TYPE_CHECKING:
     from packer.sources.find_source import SourceLike
+
 
 MOST_OPEN = 4096
 """Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
@@ -95,3 +113,314 @@ def _load_one(
 
         tokens = IndexTokens.open(path, manifest, expanded(source))
     return PackedDataset(path, manifest, cache, max(1, MOST_OPEN // of), tokens)
+
+
+MOST_ROWS = 2**40
+"""Rows that an epoch can have: rows are numbered through all epochs, up to 2^63."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What an epoch takes of a dataset."""
+
+    rows: int
+    """Rows of an epoch."""
+
+    tokens: float
+    """Share of the tokens, over all epochs."""
+
+    passes: float
+    """Times that the dataset is used in an epoch."""
+
+
+class CombinedDataset(PackedDataset):
+    """Several packed datasets as one; `packer.load` makes it from a list of paths, or a mapping of paths to weights.
+
+    Paths and manifests are those of its `datasets`.
+    """
+
+    def __init__(self, datasets: Sequence[PackedDataset], counts: Sequence[int], seed: int | None) -> None:
+        self.datasets = tuple(datasets)
+        self.counts = tuple(counts)
+        """Rows of each dataset in an epoch."""
+        self._seed = seed
+        self.max_len = datasets[0].max_len
+        self._ends = np.cumsum(counts)
+        # If an epoch uses all rows of a dataset equally often, they keep the order on disk.
+        self._streams = [
+            RowStream(
+                dataset.shard_rows,
+                None
+                if seed is None or count % len(dataset) == 0
+                else key_of(seed, COMBINED, int(dataset.fingerprint, 16)),
+            )
+            for dataset, count in zip(datasets, counts, strict=True)
+        ]
+        self._first_shards = [0, *accumulate(len(dataset.shard_rows) for dataset in datasets)]
+        self._first_stored = [0, *accumulate(map(len, datasets))]
+        self._numbers = [np.array(number, np.int32) for number in range(len(datasets))]
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What an epoch takes of each dataset."""
+        counts = list(zip(self.datasets, self.counts, strict=True))
+        tokens = [Fraction(dataset.tokens * count, len(dataset)) for dataset, count in counts]
+        return tuple(
+            Share(rows=count, tokens=float(of_dataset / sum(tokens)), passes=count / len(dataset))
+            for (dataset, count), of_dataset in zip(counts, tokens, strict=True)
+        )
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns in each row."""
+        return [*self.datasets[0].column_names, SOURCE]
+
+    @property
+    def pad_id(self) -> int:
+        """Token id of the padding in the first dataset."""
+        return self.datasets[0].pad_id
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the datasets, their rows in an epoch and the seed, 16 hexadecimal digits."""
+        parts = [(dataset.fingerprint, count) for dataset, count in zip(self.datasets, self.counts, strict=True)]
+        return blake2b(repr((parts, self._seed)).encode(), digest_size=8).hexdigest()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows of any dataset are read from whole shards in a cache."""
+        return any(dataset.is_remote for dataset in self.datasets)
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Number of rows in each shard of all datasets."""
+        return [rows for dataset in self.datasets for rows in dataset.shard_rows]
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens of all datasets."""
+        return sum(dataset.tokens for dataset in self.datasets)
+
+    @property
+    def documents_per_row(self) -> float:
+        """Documents per row, on average over all epochs."""
+        counts = zip(self.datasets, self.counts, strict=True)
+        return sum(dataset.documents_per_row * count for dataset, count in counts) / len(self)
+
+    @property
+    def most_repeats(self) -> int:
+        """Times that a row may be in an epoch."""
+        counts = zip(self.datasets, self.counts, strict=True)
+        return max(-(-count // len(dataset)) + (count % len(dataset) > 0) for dataset, count in counts)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def _row(self, index: int) -> Row:
+        number = index + len(self) if index < 0 else index
+        if number < 0:
+            raise IndexError(f"row {index} of {len(self)}")
+        return self.read([number])[0]
+
+    def __repr__(self) -> str:
+        parts = [
+            f"  {str(dataset.path)!r}: {share.tokens:.2%} of the tokens, {share.rows:,} rows, "
+            f"{share.passes:.1%} of its own"
+            for dataset, share in zip(self.datasets, self.shares, strict=True)
+        ]
+        head = f"PackedDataset of {len(self.datasets)}, rows={len(self):,}, max_len={self.max_len:,}; in an epoch:"
+        return "\n".join([head, *parts])
+
+    def _repr_html_(self) -> None:
+        """Return nothing, so that notebooks show the `repr`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CombinedDataset, (self.datasets, self.counts, self._seed)
+
+    def first_number(self, epoch: int) -> int:
+        """Return the number of the first row of an epoch."""
+        if (epoch + 1) * len(self) >= 2**63:
+            raise PackerError(f"epoch is {epoch}, and rows are numbered up to 2^63: choose a smaller epoch")
+        return epoch * len(self)
+
+    def pieces(self, epoch: int) -> NDArray[np.int64]:
+        """Return (shard, number of its first row, number after its last row) for the shards of an epoch."""
+        parts = []
+        for stream, count, first in zip(self._streams, self.counts, self._first_shards, strict=False):
+            parts.append(stream.pieces(epoch * count, (epoch + 1) * count) + np.array([first, 0]))
+        shards, counts = np.concatenate(parts).T
+        ends = np.cumsum(counts) + self.first_number(epoch)
+        return np.stack([shards, ends - counts, ends], axis=1)
+
+    def stored_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of some rows among the stored rows of all datasets, as `segments` yields them."""
+        sources, rows = self._located(numbers)
+        return np.asarray(self._first_stored)[sources] + rows
+
+    def read(self, indices: Sequence[int]) -> list[Row]:
+        """Return the rows with some numbers."""
+        sources, stored = self._located(np.array(indices, np.int64))
+        found: list[Row] = [{} for _ in indices]
+        for source in np.unique(sources).tolist():
+            here = np.flatnonzero(sources == source)
+            rows = self.datasets[source].read(stored[here].tolist())
+            for at, row in zip(here.tolist(), rows, strict=True):
+                row[SOURCE] = self._numbers[source]
+                found[at] = row
+        return found
+
+    def keep(self, shards: Sequence[int] | None) -> None:
+        """Keep these shards open, and close all others; with None, do nothing."""
+        if shards is not None:
+            for dataset, own in zip(self.datasets, self._by_dataset(shards), strict=True):
+                dataset.keep(own)
+
+    def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
+        """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this."""
+        parts = zip(self.datasets, self._by_dataset(shards), self._by_dataset(upcoming), strict=True)
+        for dataset, now, after in parts:
+            dataset.fetch_ahead(now, after)
+
+    def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
+        """Yield (offsets, seq_lengths, doc_ids) of all stored rows, one dataset after the other."""
+        for dataset in self.datasets:
+            yield from dataset.segments()
+
+    def find(self, doc_id: int) -> NoReturn:
+        """Raise a PackerError, because document numbers belong to one dataset."""
+        raise PackerError("document numbers belong to one dataset: ask that one, as in datasets[0].find(5)")
+
+    def _by_dataset(self, shards: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the shards of each dataset, as numbered there."""
+        firsts = self._first_shards
+        return [
+            tuple(shard - firsts[number] for shard in shards if firsts[number] <= shard < firsts[number + 1])
+            for number in range(len(self.datasets))
+        ]
+
+    def _located(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (dataset, row in it) of each number."""
+        epochs, inside = np.divmod(numbers, len(self))
+        sources = np.searchsorted(self._ends, inside, side="right")
+        rows = np.empty(len(numbers), np.int64)
+        for source in np.unique(sources).tolist():
+            here, count = np.flatnonzero(sources == source), self.counts[source]
+            places = epochs[here] * count + inside[here] - (self._ends[source] - count)
+            rows[here] = self._streams[source].rows(places)
+        return sources, rows
+
+    def _padding_row(self) -> Row:
+        return self.datasets[0]._padding_row() | {SOURCE: np.array(-1, np.int32)}
+
+
+def combine(
+    datasets: Sequence[PackedDataset],
+    weights: Sequence[float] | None,
+    *,
+    rows: int | None = None,
+    tokens: int | str | None = None,
+    seed: int | None = 0,
+) -> CombinedDataset:
+    """Combine datasets in shares of rows; without weights, in those of their rows. `load` documents the arguments."""
+    if not datasets:
+        raise PackerError("there is no path: name at least one packed dataset")
+    for other in datasets[1:]:
+        _refuse_misfits(datasets[0], other)
+    for dataset in datasets:
+        if SOURCE in dataset.columns:
+            raise PackerError(
+                f"{dataset.path} has a column {SOURCE}, where rows have the number of their dataset: pack it without "
+                f"--keep {SOURCE}, or rename the column in its source"
+            )
+    if seed is not None:
+        check_range("seed", seed)
+    shares = _shares(datasets, weights)
+    size = _epoch_rows(datasets, shares, rows, tokens)
+    counts = apportion(shares, size)
+    for dataset, count in zip(datasets, counts, strict=True):
+        if count == 0:
+            raise PackerError(
+                f"an epoch has {size:,} rows, and none of {dataset.path}: choose more rows, a larger weight, or leave "
+                "it out"
+            )
+    return CombinedDataset(datasets, counts, seed)
+
+
+def apportion(shares: Sequence[Fraction], rows: int) -> list[int]:
+    """Divide rows in these shares, which add up to 1, exact to a row; the largest remainders are rounded up.
+
+    Example: shares 1/2, 1/3 and 1/6 of 10 rows, 5, 3.33 and 1.67 -> [5, 3, 2].
+    """
+    counts = [int(share * rows) for share in shares]
+    remainders = [share * rows - count for share, count in zip(shares, counts, strict=True)]
+    for number in sorted(range(len(counts)), key=lambda number: -remainders[number])[: rows - sum(counts)]:
+        counts[number] += 1
+    return counts
+
+
+def _epoch_rows(
+    datasets: Sequence[PackedDataset], shares: Sequence[Fraction], rows: int | None, tokens: int | str | None
+) -> int:
+    """Return the rows of an epoch: those asked for, or as many as there are without repeating a row."""
+    if rows is not None and tokens is not None:
+        raise PackerError(
+            f"rows is {rows}, and tokens is {tokens}: an epoch has the size of one of the two, leave one out"
+        )
+    parts = list(zip(shares, datasets, strict=True))
+    if tokens is not None:
+        size = round(_token_count(tokens) / sum(share * Fraction(one.tokens, len(one)) for share, one in parts))
+        if not 1 <= size <= MOST_ROWS:
+            raise PackerError(f"tokens is {tokens}: an epoch of so many has {size} rows, and needs from 1 to 2^40")
+        return size
+    if rows is None:
+        return min(int(len(one) / share) for share, one in parts)
+    if not hasattr(rows, "__index__") or not 1 <= index(rows) <= MOST_ROWS:
+        raise PackerError(f"rows is {rows!r}: an epoch has a whole number of rows, from 1 to 2^40")
+    return index(rows)
+
+
+def _token_count(tokens: int | str) -> int:
+    """Return a number of tokens that may be written as 10B."""
+    count = as_amount(tokens)
+    if not isinstance(count, int) or count < 1:
+        raise PackerError(f"tokens is {tokens!r}: choose a number of tokens, as in 10000000000 or 10B")
+    return count
+
+
+def _shares(datasets: Sequence[PackedDataset], weights: Sequence[float] | None) -> list[Fraction]:
+    """Return the share of the rows that each dataset has."""
+    found = []
+    for dataset, weight in zip(datasets, weights or map(len, datasets), strict=True):
+        try:
+            found.append(Fraction(str(weight)))  # 0.7 is 7/10, which its float is not
+        except ValueError:
+            found.append(Fraction(0))
+        if found[-1] <= 0:
+            raise PackerError(f"the weight of {dataset.path} is {weight!r}: choose a number above 0, or leave it out")
+    return [share / sum(found) for share in found]
+
+
+def _refuse_misfits(first: PackedDataset, other: PackedDataset) -> None:
+    """Raise a PackerError if rows of two datasets cannot be in one batch."""
+    facts: dict[str, Callable[[PackedDataset], object]] = {
+        "max_len": lambda dataset: dataset.max_len,
+        "segments aligned to": lambda dataset: dataset.manifest.options.align,
+        "rows with": lambda dataset: "trees" if TREE_INPUT_IDS in dataset.columns else "no trees",
+        "a tokenizer with hash": _tokenizer_of,
+        "columns": lambda dataset: ", ".join(sorted(dataset.columns)),
+        "columns of the types": lambda dataset: ", ".join(
+            f"{name} {kind}" for name, kind in sorted(dataset.types.items())
+        ),
+    }
+    for name, fact in facts.items():
+        one, two = fact(first), fact(other)
+        if one != two and None not in (one, two):
+            raise PackerError(
+                f"{first.path} has {name} {one}, and {other.path} {two}: combine datasets that were packed alike"
+            )
+
+
+def _tokenizer_of(dataset: PackedDataset) -> str | None:
+    """Return the hash of the tokenizer; None if the source was tokenized already."""
+    text = dataset.manifest.source.text
+    return None if text is None else text.tokenizer

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.loader.batch_formats import BatchFormat, batch_format
-from packer.loader.batch_input import Tensors
 from packer.loader.probe_rows import Part, make_parts, make_rows, path_to
+from packer.loader.row_tokens import Tensors
 
 SMALLEST = 32
 """Smallest max_len and vocabulary: every document has tokens, and at least two token ids of its own."""

@@ -25,7 +25,7 @@ from packer.errors import PackerError, system_errors
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import Row
-from packer.loader.tree_nodes import nodes_of
+from packer.loader.row_tokens import nodes_of
 from packer.options import PackOptions
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.pipeline.waiting import waiting_of

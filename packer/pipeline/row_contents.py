@@ -14,7 +14,7 @@ from packer.column_names import TREE, input_ids_in
 from packer.errors import PackerError, python_names
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
-from packer.loader.tree_nodes import nodes_of
+from packer.loader.row_tokens import nodes_of
 from packer.options.option import as_path
 from packer.plain_text import count_of, html_table, render_table
 from packer.stores import AnyPath

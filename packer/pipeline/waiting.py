@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import OptionError
-from packer.loader.balance import steps_of_like_work
-from packer.loader.row_order import row_order
+from packer.loader.row_order import row_order, steps_of_like_work
 from packer.options.option import as_amount
 from packer.report.measures import KEYS_OF_MATRICES, RowProfile, TrainingJob, Waiting
 

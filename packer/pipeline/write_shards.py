@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer.engines.engine import Engine, run_tasks, without
 from packer.errors import SourceError
 from packer.json_records import REMEDY, ShardEntry
-from packer.loader.balance import order_for_readers
+from packer.loader.row_order import order_for_readers
 from packer.output.unfinished_output import Output
 from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import Plan

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 
 from packer.column_names import NO_LOSS, TREE_INPUT_IDS
 from packer.errors import PackerError
-from packer.loader.combined import CombinedDataset
 from packer.loader.dataset import PackedDataset
-from packer.loader.load import load
+from packer.loader.load import CombinedDataset, load
 from packer.stores import AnyPath
 
 Packed: TypeAlias = "str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float]"

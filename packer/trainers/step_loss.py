@@ -12,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.loader.loss import causal_lm_loss, masked_lm_loss
+from packer.loader.training_loop import causal_lm_loss, masked_lm_loss
 
 if TYPE_CHECKING:
     from torch import Tensor

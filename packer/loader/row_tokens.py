@@ -1,18 +1,25 @@
-"""Arrays derived from segment boundaries: positions, labels, loss weights and document keys, for rows end to end."""
+"""Rows of a batch as arrays: checked, laid end to end, and what follows from their segments.
+
+What follows: positions, labels, loss weights, fixed shapes; and in rows of trees, in which shared beginnings of
+documents are stored once, what each token sees. Arrays become tensors at the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from itertools import repeat
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import restart_positions
-from packer.column_names import NO_LOSS, PADDING, SOURCE, input_ids_in
-from packer.errors import PackerError
+from packer.algorithms.index_arrays import cu_seqlens_of, restart_positions
+from packer.column_names import ANSWER, NO_LOSS, PADDING, RECORD_IDS, SOURCE, TREE, input_ids_in
+from packer.errors import PackerError, extra
 
 LossWeights = Literal["sequence", "document"]
 Rows = Sequence[Mapping[str, NDArray[Any]]]
@@ -280,3 +287,256 @@ def group_weights(labels: NDArray[Any], groups: NDArray[np.int64]) -> NDArray[np
     trained = labels != NO_LOSS
     counts = np.bincount(groups, weights=trained)
     return np.where(trained, 1 / np.maximum(counts, 1)[groups], 0.0)
+
+
+NODE = 3
+"""Numbers of a node in the column `tree`: tokens, parent in its tree (-1 for none), document in its record."""
+
+
+class Node(NamedTuple):
+    """A node of a tree."""
+
+    first: int
+    """First token in the tree."""
+
+    tokens: int
+
+    parent: int
+    """Index in the tree of the node that it continues; -1 for none."""
+
+    answer: int
+    """Document of its record that trains tokens of the node."""
+
+    position: int
+    """Position of its first token in the documents that it belongs to."""
+
+    depth: int
+    """Number of branches between the root and the node."""
+
+
+def nodes_of(tree: Sequence[int]) -> list[Node]:
+    """Return the nodes of a value of the column `tree`; none for an ordinary document."""
+    found: list[Node] = []
+    numbers = np.reshape(np.array(tree, np.int64), (-1, NODE)).tolist()
+    children, first = Counter(parent for _, parent, _ in numbers), 0
+    for tokens, parent, answer in numbers:
+        position = depth = 0
+        if parent >= 0:
+            position = found[parent].position + found[parent].tokens
+            depth = found[parent].depth + (children[parent] > 1)
+        found.append(Node(first, tokens, parent, answer, position, depth))
+        first += tokens
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nodes:
+    """Nodes of the trees of a batch, in the order of its tokens; an ordinary document, or padding, is one node.
+
+    All arrays are int64 and have the shape (nodes,).
+    """
+
+    lengths: NDArray[np.int64]
+    """Tokens of each node."""
+
+    parents: NDArray[np.int64]
+    """Node of the batch that each node continues; -1 for none."""
+
+    segments: NDArray[np.int64]
+    """Segment of the batch that each node is in."""
+
+    answers: NDArray[np.int64]
+    """Document of its record that trains tokens of each node; -1 for padding."""
+
+    firsts: NDArray[np.int64]
+    """Position of the first token of each node in its documents, which continues that of its parent."""
+
+    @classmethod
+    def of(cls, tokens: RowTokens) -> Nodes:
+        """Return the nodes of a batch; without the column `tree`, all documents are ordinary ones."""
+        found: list[list[int]] = []
+        trees = iter(tokens.segment_column(TREE)) if TREE in tokens.rows[0] else repeat(())
+        numbers = iter(tokens.segment_column(ANSWER).tolist()) if RECORD_IDS in tokens.rows[0] else repeat(0)
+        for segment, (length, key) in enumerate(zip(tokens.lengths.tolist(), tokens.doc_ids.tolist(), strict=True)):
+            first, left = len(found), length
+            tree, number = ((), -1) if key == PADDING else (next(trees), next(numbers))
+            for node in nodes_of(tree):
+                parent = first + node.parent if node.parent >= 0 else -1
+                found.append([node.tokens, parent, segment, node.answer, node.position])
+                left -= node.tokens
+            if left:  # an ordinary document, padding, or the alignment after a tree
+                found.append([left, -1, segment, number if left == length else -1, 0])
+        lengths, parents, segments, answers, firsts = np.array(found, np.int64).reshape(-1, 5).T
+        return cls(lengths=lengths, parents=parents, segments=segments, answers=answers, firsts=firsts)
+
+    def positions(self) -> NDArray[np.int64]:
+        """Return the position of each token in its document, shape (tokens,)."""
+        places: NDArray[np.int64] = np.arange(self.lengths.sum())
+        return places + (self.firsts - cu_seqlens_of(self.lengths)[:-1]).repeat(self.lengths)
+
+    def visible_until(self) -> NDArray[np.int64]:
+        """Return the place after the last token that sees each token, shape (tokens,).
+
+        Continuations of a node follow it without a gap, so all tokens from k to this place see token k.
+        """
+        ends, parents = cu_seqlens_of(self.lengths)[1:].tolist(), self.parents.tolist()
+        for node in reversed(range(len(ends))):
+            if parents[node] >= 0:
+                ends[parents[node]] = max(ends[parents[node]], ends[node])
+        return np.array(ends, np.int64).repeat(self.lengths)
+
+    def loss_weights(
+        self, labels: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
+    ) -> NDArray[np.float64]:
+        """Return the weight of each token, as `token_loss_weights` does, of the separate documents of trees.
+
+        `doc_ids` has the key of the document of each segment. Per "document", all pieces of a split one are averaged
+        together.
+        """
+        check_loss_weights(per)
+        owners = doc_ids[self.segments] if per == "document" else self.segments
+        _, documents = np.unique(np.stack([owners, self.answers]), axis=1, return_inverse=True)
+        return group_weights(labels, documents.reshape(-1).repeat(self.lengths))
+
+
+Tensors = Literal["torch", "numpy"]
+
+REQUIRED = ("seq_lengths", "doc_ids")
+"""Columns that every row must have, beside its tokens; like labels, they hold integers in one dimension."""
+
+
+def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return the rows of a batch with arrays as columns; rows of a PackedDataset are returned as they are."""
+    found = []
+    for where, row in _items(rows, "row", "pass rows of packer.load"):
+        required = (input_ids_in(row), *REQUIRED)
+        if required[0] not in row and "doc_starts" in row:
+            raise PackerError(
+                f"{where} has no tokens, because the dataset is an index: name the dataset that was packed, as in "
+                "packer.load(path, source=...)"
+            )
+        for name in required:
+            if name not in row:
+                raise PackerError(
+                    f"{where} has no column {name}, only {', '.join(row)}: pass rows of packer.load; in the "
+                    "Hugging Face Trainer, take its arguments from packer.trainers.hf"
+                )
+        names = [name for name in (*required, "labels") if name in row]
+        if not all(isinstance(values, np.ndarray) for values in row.values()):
+            row = {name: _array(values, f"{where} has {name}") for name, values in row.items()}
+            row |= {name: _objects(row[name]) for name in row if row[name].ndim > 1 and name not in names}
+        for name in names:
+            _check_integers(row[name], f"{where} has {name}")
+        found.append(row)
+    return found
+
+
+def check_accelerate() -> None:
+    """Raise PackerError under accelerate's context parallelism, unless a trainer such as Axolotl has replaced it."""
+    state = sys.modules.get("accelerate.state")
+    if state is None or not state.is_initialized():
+        return
+    parallelism = getattr(state.AcceleratorState(), "parallelism_config", None)
+    prepare: Any = getattr(sys.modules["accelerate"].Accelerator, "_prepare_cp", None)
+    if parallelism is not None and parallelism.cp_enabled and prepare.__module__.startswith("accelerate"):
+        raise PackerError(
+            f"accelerate divides rows among cp_size={parallelism.cp_size} processes, and its attention ignores the "
+            "boundaries of documents there: set cp_size=1, or choose a trainer whose context parallelism has boundaries"
+        )
+
+
+def examples_as_rows(examples: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return raw examples as rows of one document; the labels are the tokens if there are none."""
+    rows: list[Mapping[str, NDArray[Any]]] = []
+    for where, example in _items(examples, "example", "pass mappings with input_ids"):
+        if "input_ids" not in example:
+            raise PackerError(
+                f"{where} has no input_ids, only {', '.join(map(str, example))}: pass mappings with input_ids"
+            )
+        ids = _array(example["input_ids"], f"{where} has input_ids")
+        if not ids.size:
+            raise PackerError(f"{where} has 0 tokens: leave empty examples out")
+        _check_integers(ids, f"{where} has input_ids")
+        own = example.get("labels", ids)
+        if own is None:
+            raise PackerError(f"{where} has labels None: pass one per token, or leave the key out of all examples")
+        own = _array(own, f"{where} has labels")
+        if own.ndim == 1 and len(own) != len(ids):
+            raise PackerError(f"{where} has {len(own)} labels for {len(ids)} tokens: pass one per token")
+        _check_integers(own, f"{where} has labels")
+        labels = own.astype(np.int64)
+        labels[0] = NO_LOSS
+        segments = {"seq_lengths": np.array([len(ids)]), "doc_ids": np.array([len(rows)])}
+        rows.append({"input_ids": ids, "labels": labels, **segments})
+    return rows
+
+
+def _items(items: Sequence[Mapping[str, Any]], noun: str, remedy: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (place, item) of the rows or examples of a batch, of which all or none have labels."""
+    if isinstance(items, Mapping):
+        raise PackerError(
+            f"the batch is one mapping with the keys {', '.join(map(str, items))}: pass a list of {noun}s"
+        )
+    if not len(items):
+        raise PackerError(f"there are 0 {noun}s: a batch needs at least 1")
+    for number, item in enumerate(items):
+        where = f"{noun} {number} of the batch"
+        if not isinstance(item, Mapping):
+            raise PackerError(f"{where} is of type {type(item).__name__}: {remedy}")
+        if ("labels" in item) != ("labels" in items[0]):
+            this, first = ("labels", "has none") if "labels" in item else ("no labels", "has some")
+            raise PackerError(f"{where} has {this}, {noun} 0 {first}: pass labels for all of them or none")
+        yield where, item
+
+
+def _array(values: Any, subject: str) -> NDArray[Any]:
+    """Convert a list or a tensor; strings and lists of different lengths become an array of objects."""
+    if isinstance(values, np.ndarray):
+        return values
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        return _objects(values)
+    except (TypeError, RuntimeError) as error:  # a tensor on a GPU, or of a dtype that NumPy lacks
+        raise PackerError(f"{subject} that NumPy cannot read ({error}): pass lists, arrays or CPU tensors") from error
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _objects(values: Collection[object]) -> NDArray[Any]:
+    """Return an array with one object per value, as the rows of a PackedDataset hold lists."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _check_integers(array: NDArray[Any], subject: str) -> None:
+    if array.ndim != 1:
+        remedy = "pass it in one dimension, as values[0]" if array.shape[:1] == (1,) else "pass a list of integers"
+        raise PackerError(f"{subject} of shape {list(array.shape)}: {remedy}")
+    if array.dtype.kind not in "iu":
+        raise PackerError(f"{subject} of type {array.dtype}: pass a list of integers")
+
+
+def as_tensors(tensors: Tensors, batch: object) -> Any:
+    """Return a batch with its arrays as tensors that share their memory; with "numpy", return it unchanged."""
+    if tensors == "numpy":
+        return batch
+    if tensors != "torch":
+        raise PackerError(f"tensors is {tensors!r}: choose torch or numpy")
+    try:
+        import torch
+    except ImportError as error:
+        raise PackerError(f'torch is not installed: {extra("torch")}, or use tensors="numpy"') from error
+
+    def convert(value: object) -> object:
+        if isinstance(value, tuple | list):
+            return type(value)(map(convert, value))
+        if isinstance(value, dict):
+            return {name: convert(part) for name, part in value.items()}
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":  # torch has no strings or dates
+            return value
+        if isinstance(value, np.ma.MaskedArray):
+            if np.ma.is_masked(value) and value.dtype.kind != "f":  # missing floats are NaN under the mask
+                return value
+            value = value.data
+        return torch.from_numpy(value)
+
+    return convert(batch)
