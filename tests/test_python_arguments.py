@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import packer
+from tests.helpers.commands import refused
 
 RECORDS = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]
 
@@ -71,3 +72,16 @@ def test_other_objects_are_refused_in_a_line_that_says_what_to_give(words, funct
 def test_a_packed_dataset_is_named_by_its_folder(function, wrong):
     with pytest.raises(packer.PackerError, match="a packed dataset is named by its folder, not by a"):
         getattr(packer, function)(wrong)
+
+
+def test_an_engine_that_does_not_exist_is_refused(made):
+    with pytest.raises(packer.PackerError, match="'slurm' is not an engine: write threads, ray or ray:ADDRESS"):
+        packer.verify("out", engine="slurm")
+
+
+def test_an_error_names_options_as_its_reader_writes_them(tmp_path):
+    datasets.Dataset.from_list(RECORDS).save_to_disk(tmp_path / "set")
+    packer.pack(tmp_path / "set", tmp_path / "index", max_len=8, index_only=True)
+    with pytest.raises(packer.PackerError, match="name the dataset that was packed by source$"):
+        packer.show(tmp_path / "index")
+    assert refused("show", tmp_path / "index").endswith("name the dataset that was packed by --source")
