@@ -59,7 +59,7 @@ def test_without_its_boundaries_axolotl_s_loss_is_another(example, train, monkey
         return {name: batch[name] for name in ("input_ids", "labels")}
 
     monkeypatch.setattr(Collator, "__call__", without_boundaries)
-    monkeypatch.setattr("packer.trainers.axolotl.Packed.add_callbacks_pre_trainer", lambda *_, **__: [])
+    monkeypatch.setattr("packer.trainers.axolotl.PackedPlugin.add_callbacks_pre_trainer", lambda *_, **__: [])
     alone = train_alone(tiny_llama(), example.pieces)
     assert abs(train()[0]["loss"] - alone.loss) > 0.001
 

@@ -123,7 +123,7 @@ def test_multimodal_classes_train_as_their_documents_alone(example, tmp_path, na
 
 
 def test_causal_models_compute_their_own_loss(example, tmp_path, monkeypatch):
-    monkeypatch.delattr("packer.trainers.step_loss.causal_lm_loss")
+    monkeypatch.delattr("packer.trainers.hf_and_trl.causal_lm_loss")
     trainer = hf_trainer(tiny_llama(), example, tmp_path)
     assert_trains_as_alone(trainer, tiny_llama(), example)
 

@@ -41,9 +41,9 @@ def example(request, tmp_path_factory):
 def titan_loader(example, *, rank=0, ranks=1, rows=1):
     logging.getLogger("absl").setLevel(logging.ERROR)
     pytest.importorskip("torchtitan.components.data")
-    from packer.trainers import torchtitan_grain as recipe
+    from packer.trainers import torchtitan as recipe
 
-    config = recipe.packed_loader()
+    config = recipe.grain_loader()
     config.dataset.dataset.source.path = str(example.packed)
     return config.build(
         dp_world_size=ranks,
@@ -117,8 +117,8 @@ def test_torchtitan_gets_the_mask_of_padding_if_its_sequences_have_one(example, 
     data.RandomAccessDataSource, data.SampleProcessor = object, Configurable
     monkeypatch.setitem(sys.modules, "torchtitan.components.data", data)
     monkeypatch.setitem(sys.modules, "torchtitan.config", SimpleNamespace(Configurable=Configurable))
-    recipe = SimpleNamespace(**runpy.run_path(str(PLUGINS / "torchtitan_grain.py")))
-    source = recipe.PackedRows(recipe.PackedRows.Config(path=str(example.packed)), dataset_iteration_policy=None)
+    recipe = SimpleNamespace(**runpy.run_path(str(PLUGINS / "torchtitan.py")))
+    source = recipe.RowSource(recipe.RowSource.Config(path=str(example.packed)), dataset_iteration_policy=None)
     process = recipe.RowToTextSequence(None, context=SimpleNamespace(num_tokens_per_batch=2 * MAX_LEN))
     rng = np.random.default_rng(0)
     found = [process(source[number], rng) for number in range(len(source))]

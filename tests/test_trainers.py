@@ -205,22 +205,22 @@ def test_pack_for_a_trainer_prints_what_to_write_and_its_page_exists(example, tm
 
 
 def test_axolotl_s_context_parallelism_takes_the_ring_that_knows_boundaries_or_is_refused():
-    from packer.trainers.axolotl import Collator, Packed, RowCollator
+    from packer.trainers.axolotl import Collator, PackedPlugin, RowCollator
 
     ring = {"packed_dataset": "rows", "context_parallel_size": 2, "micro_batch_size": 1}
-    Packed().register(settings := dict(ring))
+    PackedPlugin().register(settings := dict(ring))
     assert settings["ring_attn_func"] == "varlen_llama3"
     for size, collator in ((None, Collator), (1, Collator), (2, RowCollator)):
         configuration = SimpleNamespace(context_parallel_size=size)
-        assert Packed().get_collator_cls_and_kwargs(configuration)[0] is collator
-    Packed().register(settings := {"packed_dataset": "rows", "micro_batch_size": 4})
+        assert PackedPlugin().get_collator_cls_and_kwargs(configuration)[0] is collator
+    PackedPlugin().register(settings := {"packed_dataset": "rows", "micro_batch_size": 4})
     assert "ring_attn_func" not in settings
     with pytest.raises(PackerError, match="ring_attn_func of Axolotl is batch_ring: it ignores the boundaries"):
-        Packed().register({**ring, "ring_attn_func": "batch_ring"})
+        PackedPlugin().register({**ring, "ring_attn_func": "batch_ring"})
     with pytest.raises(
         PackerError, match=r"micro_batch_size of Axolotl is 2: .* finds boundaries in a single row only"
     ):
-        Packed().register({**ring, "micro_batch_size": 2, "sequence_parallel_degree": 2})
+        PackedPlugin().register({**ring, "micro_batch_size": 2, "sequence_parallel_degree": 2})
 
 
 def test_context_parallelism_of_olmo_core_is_refused(example, monkeypatch):
@@ -234,7 +234,7 @@ def test_context_parallelism_of_olmo_core_is_refused(example, monkeypatch):
     for name, module in (packages | modules).items():
         monkeypatch.setitem(sys.modules, name, module)
     plugin = runpy.run_path(str(Path(packer.__file__).parent / "trainers" / "olmo_core.py"))
-    rows = plugin["PackedRows"](str(example.packed), 32)
+    rows = plugin["PackedInstances"](str(example.packed), 32)
     rows.prepare()
     mesh.mesh_dim_names = ("dp", "cp")
     with pytest.raises(PackerError, match=r"with context parallelism \(cp_config\), .*: train without it"):

@@ -68,7 +68,7 @@ STEPS: dict[str, NextStep] = {
     ),
     "axolotl": NextStep(
         where="In Axolotl's configuration",
-        lines="plugins: [packer.trainers.axolotl.Packed]\npacked_dataset: {packed}",
+        lines="plugins: [packer.trainers.axolotl.PackedPlugin]\npacked_dataset: {packed}",
         page="axolotl",
     ),
     "torchtitan": NextStep(

@@ -7,10 +7,9 @@ Other trainers name a module of this package in their configuration; `packer pac
 dataset is a path, a list of paths, or paths with weights, as `packer.load` takes them.
 
     guard.py              datasets opened, and settings of a trainer that would mix documents refused
-    hf_and_trl.py         the Hugging Face Trainer and TRL's SFTTrainer
-    step_loss.py          the loss of a step in both of them
+    hf_and_trl.py         the Hugging Face Trainer and TRL's SFTTrainer, and the loss of a step in both of them
     axolotl.py            a plugin
-    torchtitan.py         torchtitan's configurations; torchtitan_grain.py, a source of its loader after version 0.3
+    torchtitan.py         torchtitan's configurations, and its data loaders before and after version 0.3
     automodel.py          a dataset and a collator for NeMo Automodel
     ms_swift/             a plugin
     olmo_core.py          a dataset of its configuration

@@ -23,7 +23,7 @@ from packer.column_names import PADDING
 from packer.errors import PackerError
 from packer.loader.batch_formats import TorchtitanBatch
 from packer.loader.dataset import PackedDataset
-from packer.trainers.guard import Packed, open_rows
+from packer.trainers.guard import PackedPaths, open_rows
 
 
 class Row(dict[str, Any]):
@@ -84,7 +84,7 @@ def collate(rows: list[Row]) -> dict[str, Any]:
     return batch
 
 
-def dataset(packed: Packed) -> PrepackedRows:
+def dataset(packed: PackedPaths) -> PrepackedRows:
     """Return the rows of a packed dataset: a path, a list of paths, or paths with weights.
 
     Raises:

@@ -1,6 +1,6 @@
 """Axolotl: a plugin that trains packed rows.
 
-    plugins: [packer.trainers.axolotl.Packed]
+    plugins: [packer.trainers.axolotl.PackedPlugin]
     packed_dataset: dataset-packed-4096
 
 `packed_dataset` is a path, a list of paths, or a mapping of paths to weights; `packed_eval_dataset` likewise.
@@ -68,7 +68,7 @@ class RowCollator(HFRows):
         super().__init__()
 
 
-class Packed(BasePlugin):
+class PackedPlugin(BasePlugin):
     """Trains rows of `packed_dataset`; refuses settings that would mix documents."""
 
     def register(self, cfg: Any) -> None:

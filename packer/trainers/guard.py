@@ -13,7 +13,7 @@ from packer.loader.dataset import PackedDataset
 from packer.loader.load import CombinedDataset, load
 from packer.stores import AnyPath
 
-Packed: TypeAlias = "str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float]"
+PackedPaths: TypeAlias = "str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float]"
 """Path of a packed dataset, several paths, or paths with weights; from a command line also as JSON."""
 
 Rules: TypeAlias = "Mapping[str, tuple[tuple[object, ...], str]]"
@@ -23,7 +23,7 @@ REPACKS = "the rows are packed already, and it would pack them again"
 READS_IN_ORDER = "rows must be shuffled, because those of a shard may be alike"
 
 
-def open_rows(packed: Packed, *, trees: bool = False) -> PackedDataset:
+def open_rows(packed: PackedPaths, *, trees: bool = False) -> PackedDataset:
     """Open a packed dataset for a trainer.
 
     Raises:

@@ -16,18 +16,17 @@ from olmo_core.data.numpy_dataset import NumpyFSLDatasetBase, NumpyFSLDatasetCon
 from olmo_core.distributed.parallel import MeshDimName, get_world_mesh
 
 from packer.errors import PackerError
-from packer.trainers.guard import Packed as Paths
-from packer.trainers.guard import labels_as_mask, open_rows
+from packer.trainers.guard import PackedPaths, labels_as_mask, open_rows
 
 
-class PackedRows(NumpyFSLDatasetBase):
+class PackedInstances(NumpyFSLDatasetBase):
     """Rows as instances for OLMo-core's own data loader, which shuffles and divides them.
 
     `input_ids`, int64, shape (L,); `label_mask`, bool, shape (L,), whether a token is trained; and `doc_lens`, int32,
     the places of each document, the last of which may be padding.
     """
 
-    def __init__(self, packed: Paths, sequence_length: int, **tokenizer: int) -> None:
+    def __init__(self, packed: PackedPaths, sequence_length: int, **tokenizer: int) -> None:
         self._rows = open_rows(packed)
         if self._rows.max_len != sequence_length:
             raise PackerError(
@@ -72,14 +71,14 @@ class Packed(NumpyFSLDatasetConfig):
     packed: Any = None
     """Path of the packed dataset, a list of paths, or paths with weights."""
 
-    def build(self) -> PackedRows:
+    def build(self) -> PackedInstances:
         """Open the rows.
 
         Raises:
             PackerError: the dataset cannot be opened, or `sequence_length` is not its number of tokens per row.
         """
         ids = {name: getattr(self.tokenizer, name) for name in ("pad_token_id", "eos_token_id", "vocab_size")}
-        rows = PackedRows(self.packed, self.sequence_length, **ids)
+        rows = PackedInstances(self.packed, self.sequence_length, **ids)
         if self.work_dir is not None:
             rows.work_dir = self.work_dir
         return rows

@@ -4,14 +4,14 @@
         --dataloader.packed dataset-packed-4096 --training.seq_len 4096
 
 `--dataloader.packed` is a path, or JSON: a list of paths, or paths with weights. Versions after 0.3 read rows through
-Grain (`torchtitan_grain.py`).
+Grain; there, `training.num_tokens_per_microbatch_per_dp_rank` is a multiple of the tokens of a row.
 """
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -21,66 +21,136 @@ from packer.loader.batch_formats import TorchtitanBatch
 from packer.loader.batch_sampler import BatchSampler
 from packer.trainers.guard import open_rows
 
+_Missing = type("Missing", (), {"Config": object})
+"""Stands for classes that the installed version lacks; the module can be imported without torchtitan, too."""
+
 try:
     from torchtitan.components.dataloader import ParallelAwareDataloader
 except ImportError:  # Grain has taken its place in August 2026
-    from packer.trainers.torchtitan_grain import packed_loader as _loader
-else:
+    ParallelAwareDataloader = _Missing
+try:
+    from torchtitan.components.data import (
+        ConcatThenSplitPackingConfig,
+        DatasetBuildContext,
+        DatasetIterationPolicy,
+        GrainDataLoader,
+        RandomAccessDataSource,
+        SampleProcessor,
+        SingleDatasetConfig,
+        TextSequence,
+    )
+    from torchtitan.config import Configurable
+except ImportError:  # version 0.3 or earlier
+    RandomAccessDataSource = object
+    Configurable = SampleProcessor = _Missing
 
-    class PackedDataLoader(ParallelAwareDataloader):
-        """Batches of packed rows, epoch after epoch, which resume with torchtitan's checkpoint."""
 
-        @dataclass(kw_only=True, slots=True)
-        class Config(ParallelAwareDataloader.Config):
-            """Configuration of torchtitan's data loaders, the packed dataset, and the seed."""
+class PackedDataLoader(ParallelAwareDataloader):
+    """Batches of packed rows, epoch after epoch, which resume with torchtitan's checkpoint."""
 
-            packed: str = ""
-            """Path of the packed dataset; or, as JSON, several paths, or paths with weights."""
+    @dataclass(kw_only=True, slots=True)
+    class Config(ParallelAwareDataloader.Config):
+        """Configuration of torchtitan's data loaders, the packed dataset, and the seed."""
 
-            seed: int = 0
-            """Seed of the order of rows."""
+        packed: str = ""
+        """Path of the packed dataset; or, as JSON, several paths, or paths with weights."""
 
-        def __init__(
-            self,
-            config: Config,
-            *,
-            dp_world_size: int,
-            dp_rank: int,
-            seq_len: int,
-            local_batch_size: int,
-            snapshot_every_n_steps: int | None = 1,
-            **_: Any,  # such as the tokenizer, which tokenized rows do not need
-        ) -> None:
-            dataset = open_rows(config.packed)
-            if dataset.max_len != seq_len:
-                raise PackerError(f"training.seq_len is {seq_len}: set it to {dataset.max_len}, the tokens per row")
-            sampler = BatchSampler(
-                dataset,
-                global_batch=local_batch_size * dp_world_size,
-                rank=dp_rank,
-                world_size=dp_world_size,
-                seed=config.seed,
-                drop_last=True,  # batches of one shape
+        seed: int = 0
+        """Seed of the order of rows."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        seq_len: int,
+        local_batch_size: int,
+        snapshot_every_n_steps: int | None = 1,
+        **_: Any,  # such as the tokenizer, which tokenized rows do not need
+    ) -> None:
+        dataset = open_rows(config.packed)
+        if dataset.max_len != seq_len:
+            raise PackerError(f"training.seq_len is {seq_len}: set it to {dataset.max_len}, the tokens per row")
+        sampler = BatchSampler(
+            dataset,
+            global_batch=local_batch_size * dp_world_size,
+            rank=dp_rank,
+            world_size=dp_world_size,
+            seed=config.seed,
+            drop_last=True,  # batches of one shape
+        )
+        super().__init__(
+            dataset,
+            dp_rank=dp_rank,
+            dp_world_size=dp_world_size,
+            batch_sampler=sampler,
+            collate_fn=TorchtitanBatch(),
+            num_workers=config.num_workers,
+            persistent_workers=config.persistent_workers,
+            pin_memory=config.pin_memory,
+            prefetch_factor=config.prefetch_factor,
+            snapshot_every_n_steps=snapshot_every_n_steps or 1,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches without end; the sampler shuffles each epoch differently."""
+        while True:
+            yield from super().__iter__()
+
+
+class RowSource(Configurable, RandomAccessDataSource):
+    """Rows of a packed dataset, which Grain shuffles, divides and repeats."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Configurable.Config):
+        """The packed dataset."""
+
+        path: str = ""
+        """Path of the packed dataset; or, as JSON, several paths, or paths with weights."""
+
+    def __init__(self, config: Config, *, dataset_iteration_policy: DatasetIterationPolicy) -> None:
+        self._dataset = open_rows(config.path)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._dataset[index]
+
+
+class RowToTextSequence(SampleProcessor):
+    """Tokens, shifted labels and positions of a row; and the padding mask, if torchtitan takes one (September 2026)."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(SampleProcessor.Config):
+        """Nothing to configure."""
+
+    def __init__(self, config: Config, *, context: DatasetBuildContext) -> None:
+        self._context = context
+        has_mask = "padding_mask" in {field.name for field in fields(TextSequence)}
+        self._collate = TorchtitanBatch(padding_mask=has_mask, tensors="numpy")
+
+    def __call__(self, row: dict[str, Any], rng: object) -> TextSequence:
+        """Return a row; nothing is drawn."""
+        tokens, batch_tokens = len(row["input_ids"]), self._context.num_tokens_per_batch
+        if batch_tokens % tokens:
+            raise PackerError(
+                f"training.num_tokens_per_microbatch_per_dp_rank is {batch_tokens}: set it to a multiple of {tokens}, "
+                "the tokens per row"
             )
-            super().__init__(
-                dataset,
-                dp_rank=dp_rank,
-                dp_world_size=dp_world_size,
-                batch_sampler=sampler,
-                collate_fn=TorchtitanBatch(),
-                num_workers=config.num_workers,
-                persistent_workers=config.persistent_workers,
-                pin_memory=config.pin_memory,
-                prefetch_factor=config.prefetch_factor,
-                snapshot_every_n_steps=snapshot_every_n_steps or 1,
-            )
+        inputs, labels = self._collate([row])
+        names = {"input": "input_ids"}
+        return TextSequence(labels=labels[0], **{names.get(name, name): values[0] for name, values in inputs.items()})
 
-        def __iter__(self) -> Iterator[Any]:
-            """Yield batches without end; the sampler shuffles each epoch differently."""
-            while True:
-                yield from super().__iter__()
 
-    _loader = PackedDataLoader.Config
+def grain_loader() -> GrainDataLoader.Config:
+    """Return the configuration of a loader of packed rows through Grain.
+
+    A batch is as many rows as fit in its tokens, laid end to end.
+    """
+    rows = SingleDatasetConfig(source=RowSource.Config(), processor=RowToTextSequence.Config())
+    return GrainDataLoader.Config(dataset=ConcatThenSplitPackingConfig(dataset=rows))
 
 
 def __getattr__(name: str) -> Callable[[], Any]:
@@ -112,6 +182,6 @@ def _packed(make: Callable[[], Any]) -> Any:
                 f"{make.__name__} has layers with {'no attention' if inner is None else kind}, which ignores the "
                 "boundaries of documents: choose a configuration with flex or varlen attention in every layer"
             )
-    config.dataloader = _loader()
+    config.dataloader = grain_loader() if ParallelAwareDataloader is _Missing else PackedDataLoader.Config()
     config.validator.enable = False  # it reads a dataset of texts
     return config

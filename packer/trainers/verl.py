@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from packer.loader.batch_formats import HFBatch
-from packer.trainers.guard import Packed, check_settings, labels_as_mask, open_rows
+from packer.trainers.guard import PackedPaths, check_settings, labels_as_mask, open_rows
 
 _ONE_SEQUENCE = "documents in a row would see each other"
 _RULES = {
@@ -46,7 +46,7 @@ class PackedRows(Dataset[dict[str, torch.Tensor]]):
         PackerError: the dataset cannot be opened, or a setting would mix documents.
     """
 
-    def __init__(self, parquet_files: Packed, config: Any = None, max_samples: int = -1, **_: Any) -> None:
+    def __init__(self, parquet_files: PackedPaths, config: Any = None, max_samples: int = -1, **_: Any) -> None:
         if config is not None:
             from omegaconf import OmegaConf
 

@@ -19,7 +19,7 @@ def train(folder, packed, rows, **changes):
     from axolotl.cli.train import do_cli
 
     settings = {
-        "base_model": str(folder / "model"), "plugins": ["packer.trainers.axolotl.Packed"],
+        "base_model": str(folder / "model"), "plugins": ["packer.trainers.axolotl.PackedPlugin"],
         "packed_dataset": str(packed), "micro_batch_size": rows, "gradient_accumulation_steps": 1,
         "num_epochs": 2, "learning_rate": 0.01, "optimizer": "adamw_torch", "lr_scheduler": "constant",
         "sequence_len": 64, "max_grad_norm": 1000, "output_dir": str(folder / "out"), "logging_steps": 1,
