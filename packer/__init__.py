@@ -29,13 +29,13 @@ from packer.errors import PackerError, SourceError
 if TYPE_CHECKING:
     from packer import attention, trainers
     from packer.api import export, pack, stats, tokenize
+    from packer.attention.probe_step import StepLeaks, probe
     from packer.exporting.write_export import Export
     from packer.loader.batch_formats import MaskedLM, masked_lm
     from packer.loader.batch_sampler import BatchSampler
     from packer.loader.dataset import PackedDataset
     from packer.loader.document_rows import DocumentRows, rows
     from packer.loader.load import load
-    from packer.loader.probe_step import StepLeaks, probe
     from packer.loader.row_tokens import StaticShape
     from packer.loader.training_loop import (
         PackedSchedule,
@@ -99,6 +99,7 @@ __all__ = [
 
 _HOMES = {
     "attention": (),
+    "attention.probe_step": ("StepLeaks", "probe"),
     "trainers": (),
     "exporting.write_export": ("Export",),
     "api": ("export", "pack", "stats", "tokenize"),
@@ -118,7 +119,6 @@ _HOMES = {
     "loader.load": ("load",),
     "loader.document_rows": ("DocumentRows", "rows"),
     "loader.batch_sampler": ("BatchSampler",),
-    "loader.probe_step": ("StepLeaks", "probe"),
     "loader.row_tokens": ("StaticShape",),
     "options": ("PackOptions",),
     "pipeline.row_contents": ("RowContents", "show"),

@@ -34,7 +34,7 @@ def test_a_safe_model_moves_nothing_and_is_as_alone():
     for verdict in packer.attention.probe(tiny_model("qwen3")):
         assert verdict.safe
         assert verdict.moved == 0
-        assert max(verdict.logits, verdict.loss, verdict.gradients) < 1e-5
+        assert max(verdict.loss, verdict.gradients) < 1e-5
         assert verdict.reason == verdict.remedy == ""
 
 
@@ -61,6 +61,7 @@ def test_a_model_that_would_not_show_a_leak_is_unclear():
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
+            layer.self_attn.v_proj.weight.zero_()
     assert set(answers(probe(model)).values()) == {"unclear"}
 
 
@@ -68,7 +69,8 @@ def test_a_model_that_makes_nan_is_not_safe():
     model = tiny_model("llama3")
     with torch.no_grad():
         model.lm_head.weight[5] = torch.nan
-    assert not probe(model, [IMPLEMENTATION])[0].safe
+    with pytest.raises(PackerError, match=r"LlamaForCausalLM fails on a single document.*a loss that is not a number"):
+        probe(model, [IMPLEMENTATION])
 
 
 @pytest.mark.nightly(after=1)
@@ -85,9 +87,7 @@ def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
     """Tokens that go to another expert, and sums that nearly cancel, differ by more than many a leak."""
     exact, rounded = (answers(probe(tiny_model(family, dtype=dtype))) for dtype in (torch.float32, torch.bfloat16))
     assert set(exact.values()) <= {"safe", "refuses"}
-    assert all(rounded[name] in (answer, "unclear") for name, answer in exact.items())
-    assert ("safe" in rounded.values()) == (family != "phimoe")  # whose logits differ by 15%
-    assert answers(probe(tiny_model(family, dtype=torch.bfloat16), also_in_float32=True)) == exact
+    assert rounded == exact
 
 
 SMALL_MISMATCHES = {"phi3": longrope(4), "minicpm3": longrope(2)}
@@ -100,7 +100,7 @@ def test_a_small_difference_that_rounding_does_not_explain_is_not_safe(family):
     assert ours.safe
     for verdict in (eager, sdpa):
         assert verdict.answer == "differs"
-        assert 1e-5 < max(verdict.logits, verdict.loss, verdict.gradients) < 1e-3
+        assert 1e-5 < max(verdict.loss, verdict.gradients) < 1e-2
 
 
 @pytest.mark.nightly
@@ -108,7 +108,7 @@ def test_a_small_difference_that_rounding_does_not_explain_is_not_safe(family):
 def test_tokens_selected_by_ties_are_not_safe_in_bfloat16(family):
     """Which of many scores of 0 are the largest depends on the length of the row."""
     verdicts = probe(tiny_model(family, dtype=torch.bfloat16, index_n_heads=2))
-    assert answers(verdicts) == {"eager": "unclear", "sdpa": "unclear", IMPLEMENTATION: "refuses"}
+    assert answers(verdicts) == {"eager": "differs", "sdpa": "differs", IMPLEMENTATION: "refuses"}
     assert "computes with the attention mask, which packer_varlen does not make" in verdicts[-1].reason
 
 
@@ -135,7 +135,7 @@ def test_attention_both_ways_in_every_implementation_is_not_safe_for_a_causal_mo
 
 @pytest.mark.parametrize(("family", "changes"), [("llama3", {"vocab_size": 3}), ("gpt2", {"vocab_size": 4})])
 def test_a_model_with_special_tokens_alone_is_an_error_in_one_line(family, changes):
-    with pytest.raises(PackerError, match=r"only [01] of [34] tokens of \w+ are not special, and the probe needs 2"):
+    with pytest.raises(PackerError, match=r"only [01] of [34] tokens of \w+ are not special, and the probe needs 12"):
         probe(tiny_model(family, **changes))
 
 
@@ -144,12 +144,9 @@ def test_a_model_with_special_tokens_alone_is_an_error_in_one_line(family, chang
 def test_a_difference_as_small_as_rounding_is_not_called_safe_in_bfloat16(position):
     """Queries that are scaled by their place in the batch move packed documents by 3%."""
     changes = {"floor_scale": 8, "num_hidden_layers": 2, "attn_temperature_tuning": True} if position else {}
-    exact, rounded = (
-        answers(probe(tiny_model("llama4_text", dtype=dtype, **changes), ["sdpa"]))["sdpa"]
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    assert exact == ("differs" if position else "safe")
-    assert rounded in (("differs", "unclear") if position else ("safe", "unclear"))
+    for dtype in (torch.float32, torch.bfloat16):
+        (verdict,) = probe(tiny_model("llama4_text", dtype=dtype, **changes), ["sdpa"])
+        assert verdict.answer == ("differs" if position else "safe")
 
 
 def test_positions_that_begin_elsewhere_are_the_remedy_where_they_make_it_safe():
@@ -174,7 +171,7 @@ def test_a_window_that_is_lost_and_gradients_that_are_wrong_alone_are_noticed(mo
     (verdict,) = probe(tiny_model("mistral"), [IMPLEMENTATION])
     assert verdict.answer == "differs"
     if fault == "gradients":
-        assert max(verdict.moved, verdict.logits, verdict.loss) < 1e-5 < verdict.gradients
+        assert max(verdict.moved, verdict.loss) < 1e-5 < verdict.gradients
 
 
 # ---- trees ----
@@ -281,7 +278,7 @@ def test_the_language_model_of_several_parts_is_judged_and_left_as_it_was():
 
 
 def test_a_model_that_does_not_run_is_an_error():
-    with pytest.raises(PackerError, match=r"LlamaModel fails on a single document.*no attribute 'loss'"):
+    with pytest.raises(PackerError, match=r"LlamaModel fails on a single document.*no attribute 'logits'"):
         probe(tiny_model("llama3").model)
 
 
@@ -500,7 +497,7 @@ def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
     }
     assert [verdict["implementation"] for verdict in verdicts] == ["eager", "sdpa", IMPLEMENTATION]
     assert set(verdicts[0]) == {
-        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy", "thresholds"),
+        *("implementation", "answer", "moved", "loss", "gradients", "reason", "remedy", "thresholds"),
         *("trees", "trees_reason"),
     }
     assert all(verdict["answer"] == "safe" and verdict["moved"] == 0 for verdict in verdicts)

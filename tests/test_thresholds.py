@@ -18,8 +18,7 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
 )
 
 from packer.attention import IMPLEMENTATION, transformers_hook  # noqa: E402
-from packer.attention.compare_outputs import LENGTHS  # noqa: E402
-from packer.attention.isolation import probe  # noqa: E402
+from packer.attention.isolation import LONGEST, probe  # noqa: E402
 from packer.attention.load_model import (  # noqa: E402
     HARMLESS,
     THRESHOLDS,
@@ -104,9 +103,9 @@ def test_shortened_configs_have_no_threshold_that_the_probe_does_not_reach():
     found = set()
     for kind, config in language_model_configs():
         if config is not None:
-            found |= thresholds_above(config, max(LENGTHS)).keys()
+            found |= thresholds_above(config, LONGEST).keys()
             shorten_thresholds(config)
-            assert thresholds_above(config, max(LENGTHS)) == {}, kind
+            assert thresholds_above(config, LONGEST) == {}, kind
     assert {"sliding_window", "index_topk", "index_block_size", "keep_window_size", "compress_rates"} <= found
 
 

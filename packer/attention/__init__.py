@@ -1,4 +1,4 @@
-"""Attention within the documents of packed rows for Hugging Face models, and a probe that tests implementations.
+"""Attention within the documents of packed rows for Hugging Face models, and probes that show what leaks.
 
     packer.attention.use(model)      run a loaded model on torch's varlen attention, without a flash-attn build
     packer.attention.dense_mask(tree), block_mask(tree)   masks of a batch of trees, for other attention
@@ -11,11 +11,11 @@ The modules, in the order in which a batch passes through them:
     rope.py                LongRoPE and dynamic RoPE with frequencies per document
     transformers_hook.py   the interface to transformers, and the cases it refuses
 
-and those of the probe:
+and those that probe whether it keeps documents apart:
 
+    probe_step.py          `packer.probe`: which documents leak into others in any training step
+    isolation.py           a step for each implementation of a model, probed, and its verdict
     load_model.py          path, Hub id or config file -> a small model with random weights and short windows
-    compare_outputs.py     logits, loss and gradients of packed and single documents, and the effect of rounding
-    isolation.py           a verdict for each implementation
 
 Importing this package imports neither torch nor transformers; its functions do when they are first used.
 """

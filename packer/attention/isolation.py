@@ -1,4 +1,4 @@
-"""Isolation probe: change one document of a packed batch and check that the outputs of all others stay the same.
+"""Check of a model's attention implementations: each is probed as a training step, in rows of short documents.
 
 The installed versions are tested, because a list of safe models would soon be out of date.
 """
@@ -7,46 +7,29 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.attention.transformers_hook import accepted_arguments, use
 from packer.errors import PackerError
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
+from torch.nn.functional import cross_entropy  # isort: skip
 from transformers import PreTrainedModel  # isort: skip
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES  # isort: skip
 from transformers.utils import import_utils  # isort: skip
 
-from packer.attention.compare_outputs import (
-    FACTOR,
-    LARGEST_SAFE,
-    LENGTHS,
-    PATHS,
-    TOLERANCES,
-    Outputs,
-    Reference,
-    Rounding,
-    batch_outputs,
-    differences,
-    document_outputs,
-    earlier_moved,
-    is_rounding,
-    make_reference,
-    make_tree_batch,
-    measure_rounding,
-    one_line,
-    others_moved,
-    outputs_alone,
-    seeded,
-    without_dropout,
-)
-from packer.attention.load_model import thresholds_above
-from packer.attention.rope import longest_rope_modules
+from packer.attention.load_model import one_line, seeded, thresholds_above
+from packer.attention.probe_step import Step, StepLeaks, StepProbe, StepResult, gradients_apart
+from packer.attention.rope import document_frequencies, longest_rope_modules
 from packer.attention.trees import block_mask, dense_mask
 from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES
+from packer.loader.batch_formats import BatchFormat, batch_format
 
 EXACT = ("eager", "sdpa", IMPLEMENTATION)
 """Implementations that run in float32 on every device."""
@@ -60,6 +43,24 @@ MASK_REMEDY = (
 )
 """Remedy for a model whose attention sees later tokens, or not, depending on the implementation."""
 
+ROWS = ((11, 17, 4), (12, 20))
+"""Lengths in tokens of the documents in each row."""
+
+TREE_ROWS = ((8, 2),)
+"""Shares of a tree and an ordinary document in a row of 40 tokens; the paths of the tree have up to 20."""
+
+LONGEST = max(length for row in ROWS for length in row)
+"""Tokens in the longest document."""
+
+FEWEST = 12
+"""Fewest tokens that are not special: two for each document or node."""
+
+TOLERANCE = 1e-5
+"""Largest difference that does not count, as in `packer.probe`. Rounding in float32 causes 1e-6, and a model in float64
+may compute norms in float32."""
+
+ROUNDED = 0.02
+"""Least tolerance in half precision. It is twice the difference of single documents from float32 if that is more."""
 
 Answer = Literal["safe", "leaks", "differs", "refuses", "unclear"]
 TreeAnswer = Literal["safe", "differs", "refuses"]
@@ -75,26 +76,22 @@ class Verdict:
     answer: Answer
     """One of five words.
 
-    - "safe": packed documents have the same outputs as single ones.
+    - "safe": packed documents have the same losses and gradients as single ones.
     - "leaks": changing a document changed others, or in a causal model, changing a token changed earlier ones.
-    - "differs": it did not, but packed documents have other outputs than single ones.
+    - "differs": it did not, but packed documents have others than single ones.
     - "refuses": the model raised an error.
-    - "unclear": the probe could not distinguish a leak from rounding, or eager and sdpa differ on single documents.
+    - "unclear": a leak would not show, or eager and sdpa differ on single documents.
     """
 
     moved: float | None = None
-    """Largest change of a logit of another document, relative to the largest logit. None, like the next three, if the
+    """Largest change of a loss of another document, as a share of the largest loss. None, like the next two, if the
     answer is "refuses"."""
 
-    logits: float | None = None
-    """Norm of the difference between the logits of packed and single documents, relative to the norm for single
-    documents."""
-
     loss: float | None = None
-    """Relative difference of the loss."""
+    """Largest difference between a loss in the batch and alone, as a share of the largest loss."""
 
     gradients: float | None = None
-    """Relative difference of the gradients of all parameters together."""
+    """Relative difference of the gradients of all parameters together, estimated from random projections."""
 
     reason: str = ""
     """Why the implementation is not safe, in one line; empty if it is."""
@@ -137,27 +134,22 @@ def installed_implementations() -> list[str]:
 
 
 def probe(
-    model: PreTrainedModel,
-    implementations: Sequence[str] | None = None,
-    *,
-    position_offset: int = 0,
-    also_in_float32: bool = False,
+    model: PreTrainedModel, implementations: Sequence[str] | None = None, *, position_offset: int = 0
 ) -> list[Verdict]:
     """Test for each attention implementation whether documents in a packed batch affect each other.
 
-    The model runs on a batch of `packer.collate`, then on the same batch with one document changed; the outputs of all
-    other documents must stay the same. Logits, loss and gradients are also compared with those of each document alone;
-    where they differ, the difference is compared with the effect of rounding on the model. In a causal language
-    model, no token may change earlier ones, and eager and sdpa must agree on single documents. A copy of the model is
-    probed, so the model itself stays as it is. Documents have up to 20 tokens: `Verdict.thresholds` lists config
-    fields, such as a sliding window, above which the model may behave differently.
+    The model is probed as `packer.probe` does it with a training step: in a batch of `packer.collate`, one document is
+    changed after the other, and the losses of the others must stay the same, without a gradient in its tokens. Losses
+    and gradients are also compared with those of each document alone. In a causal language model, no token may change
+    earlier ones, and eager and sdpa must agree on single documents. A model in half precision is probed in float32 as
+    well: what is not safe in float32 is not safe. A copy of the model is probed, so the model itself stays as it is.
+    Documents have up to 20 tokens: `Verdict.thresholds` lists config fields, such as a sliding window, above which the
+    model may behave differently.
 
     Args:
         model: model to probe, on its device and in its dtype; a few layers suffice.
         implementations: values of `attn_implementation`; by default all that are installed.
         position_offset: position of the first token of every document, as in `packer.batches`.
-        also_in_float32: whether a model in half precision is probed in float32 as well: what is not safe in float32 is
-            not safe, and float32 decides what is unclear in half precision.
 
     Returns:
         One verdict per implementation, in order.
@@ -166,70 +158,222 @@ def probe(
         PackerError: torch or transformers is not installed, or the model fails on single documents.
     """
     names = implementations or installed_implementations()
-    thresholds = thresholds_above(model.config.get_text_config(), max(LENGTHS))
+    thresholds = thresholds_above(model.config.get_text_config(), LONGEST)
     with seeded():
-        model = without_dropout(model)
-        verdicts = _judge_all(model, names, position_offset)
+        exact = rounded = without_dropout(model)
+        if model.dtype in KERNEL_DTYPES:
+            exact = copy.deepcopy(rounded)
+            cast("torch.nn.Module", exact).to(torch.float32)  # in place
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the kernels lack float32 and small heads
-            exact = model
-            if model.dtype in KERNEL_DTYPES:
-                exact = copy.deepcopy(model)
-                cast("torch.nn.Module", exact).to(torch.float32)  # in place
-                if also_in_float32:
-                    verdicts = _confirm_in_float32(exact, verdicts, position_offset)
-            verdicts = _judge_trees(exact, verdicts)
+            check = _Check(exact, position_offset)
+            verdicts = [check.judge(name) for name in names if exact is rounded or name in EXACT]
+        if exact is not rounded:
+            check = _Check(rounded, position_offset, exact=check)
+            verdicts = _in_both(list(map(check.judge, names)), verdicts)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
-            remedy = _remedy_by_offset(model, verdicts) or remedy
+            remedy = _remedy_by_offset(rounded, verdicts) or remedy
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            verdicts = _judge_trees(exact, verdicts)
     return [
         replace(verdict, thresholds=thresholds, remedy="" if verdict.safe else verdict.remedy or remedy)
         for verdict in verdicts
     ]
 
 
-def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], position_offset: int) -> list[Verdict]:
-    """Replace verdicts that are unclear or safe in half precision by the verdicts of the model in float32."""
-    names = [verdict.implementation for verdict in verdicts if verdict.implementation in EXACT]
-    exact = {each.implementation: each for each in _judge_all(model, names, position_offset)}
-    confirmed = []
-    for verdict in verdicts:
-        found = exact.get(verdict.implementation, verdict)
-        if verdict.answer == "unclear" or (verdict.safe and found.answer in ("leaks", "differs", "unclear")):
-            reason = f"in float32, {found.reason}" if found is not verdict and found.reason else found.reason
-            verdict = replace(found, reason=reason)
-        confirmed.append(verdict)
-    return confirmed
+def _in_both(rounded: Sequence[Verdict], exact: Sequence[Verdict]) -> list[Verdict]:
+    """Return verdicts in half precision; those of float32 where they are safe or unclear, if it does not refuse."""
+    by_name = {verdict.implementation: verdict for verdict in exact if verdict.answer != "refuses"}
+    found = []
+    for verdict in rounded:
+        if verdict.answer in ("safe", "unclear") and verdict.implementation in by_name:
+            verdict = by_name[verdict.implementation]
+            verdict = replace(verdict, reason=verdict.reason and f"in float32, {verdict.reason}")
+        found.append(verdict)
+    return found
+
+
+class _Check:
+    """A model, and what its implementations are compared with: documents alone, by one that needs no boundaries."""
+
+    def __init__(self, model: PreTrainedModel, position_offset: int = 0, *, exact: _Check | None = None) -> None:
+        """Run the documents alone; `exact` is the check of the same model in float32.
+
+        Raises:
+            PackerError: the model fails on single documents, or has too few tokens.
+        """
+        self._model = model
+        self._probe = _probe_of(model, batch_format("hf", position_offset=position_offset))
+        self._alone = _run_alone(model, self._probe)
+        if exact is not None:
+            spread = _largest_difference(self._alone, exact._alone)
+            self._probe = replace(self._probe, tolerance=max(ROUNDED, 2 * spread))
+        self._doubt = self._doubt_about_reference() or self._doubt_about_leaks()
+
+    def judge(self, name: str) -> Verdict:
+        """Probe a step with one implementation."""
+        try:
+            step = _step_of(_switched(self._model, name))
+            found = self._probe.find_leaks(step, self._alone)
+            earlier = self._earlier_moved(step)
+        except Exception as error:  # an error of any type is the model's answer
+            return Verdict(implementation=name, answer="refuses", reason=_refusal(self._model, name, error))
+        answer, reason = self._answer(found)
+        remedy = ""
+        if answer in ("safe", "differs") and self._doubt:
+            answer, (reason, remedy) = "unclear", self._doubt
+        if answer != "leaks" and earlier > self._probe.tolerance:
+            answer, remedy = "leaks", MASK_REMEDY
+            reason = f"changing a token moved earlier ones of its document, which predict it, by {earlier:.2g}"
+        return Verdict(
+            implementation=name,
+            answer=answer,
+            moved=found.largest,
+            loss=found.difference,
+            gradients=found.gradients,
+            reason=reason,
+            remedy=remedy,
+        )
+
+    def _answer(self, found: StepLeaks) -> tuple[Answer, str]:
+        """Return (answer, reason)."""
+        if any(found.moved.values()):
+            return "leaks", f"changing one document moved others by {found.largest:.2g} of the largest loss"
+        if found.reaching:
+            return "leaks", "the losses of documents have gradients in the tokens of others"
+        if found.is_safe:
+            return "safe", ""
+        difference = max(found.difference, found.gradients or 0)
+        reason = f"no document affects another, but packed and single ones differ by {difference:.2g}"
+        if longest_rope_modules(self._model):
+            reason += " (RoPE takes its frequencies from the longest document of the batch)"
+        return "differs", reason
+
+    def _earlier_moved(self, step: Step) -> float:
+        """Return the largest change of a loss when a later token of the document changes, as a share of the largest.
+
+        0 for models other than causal language models.
+        """
+        name = type(self._model).__name__
+        if not self._model.can_generate() or name in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values():
+            return 0.0
+        _, last, _ = self._probe.changes_of(1)
+        before, after = (self._probe.run(step, drawn, alone=1) for drawn in (None, last))
+        return float(before.changes(after)[:-1].max())  # the last loss is that of the token itself
+
+    def _doubt_about_reference(self) -> tuple[str, str] | None:
+        """Return (reason, remedy) if eager and sdpa do not agree on single documents."""
+        plain = _implementation(self._model)
+        try:
+            other = _run_alone(_switched(self._model, "sdpa" if plain == "eager" else "eager"), self._probe)
+        except Exception:  # the model has only one of the two
+            return None
+        finally:
+            if _implementation(self._model) != plain:
+                self._model.set_attn_implementation(plain)
+        difference = _largest_difference(other, self._alone)
+        if difference <= self._probe.tolerance:
+            return None
+        reason = (
+            f"eager and sdpa differ by {difference:.2g} on single documents, so it is unknown which of them is right"
+        )
+        return reason, MASK_REMEDY
+
+    def _doubt_about_leaks(self) -> tuple[str, str] | None:
+        """Return (reason, remedy) if the documents are as alone even without boundaries."""
+        found = self._probe.compare(_step_of(self._model, without_boundaries=True), self._alone)
+        if found.largest > 2 * self._probe.tolerance:
+            return None
+        return f"even without boundaries, packed and single documents differ by only {found.largest:.2g}", ""
+
+
+def _probe_of(
+    model: PreTrainedModel, make: BatchFormat, rows: Sequence[Sequence[int]] = ROWS, *, has_tree: bool = False
+) -> StepProbe:
+    """Return documents in rows of a format, of tokens that are not special."""
+    return StepProbe.of(
+        make,
+        max_len=40 if has_tree else sum(rows[0]),
+        ids=_ordinary_tokens(model),
+        tolerance=TOLERANCE,
+        shares=rows,
+        has_tree=has_tree,
+    )
+
+
+def _step_of(
+    model: PreTrainedModel,
+    *,
+    without_boundaries: bool = False,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Step:
+    """Return a training step of a model: losses of the next tokens of a batch that is prepared for the model."""
+
+    def step(batch: Mapping[str, Any]) -> torch.Tensor:
+        torch.manual_seed(0)  # so that randomness in training mode is the same in all runs
+        batch = {name: each.to(model.device) if torch.is_tensor(each) else each for name, each in batch.items()}
+        labels = batch.pop("labels")
+        if without_boundaries:
+            batch = {name: batch[name] for name in ("input_ids", "use_cache")}
+        logits = model(**accepted_arguments(model, prepare(batch))).logits[:, :-1]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return cross_entropy(logits.transpose(1, 2), labels[:, 1:], reduction="none")
+
+    return step
+
+
+def _run_alone(model: PreTrainedModel, step_probe: StepProbe) -> list[StepResult]:
+    """Run a model with plain attention on single documents. Raises PackerError if it fails."""
+    _use_plain_attention(model)
+    try:
+        with document_frequencies(model):
+            return step_probe.run_alone(_step_of(model, without_boundaries=True))
+    except Exception as error:  # models raise errors of any type
+        raise PackerError(
+            f"{type(model).__name__} fails on a single document, which packed ones are compared with: "
+            f"{type(error).__name__}: {one_line(error)}"
+        ) from error
+
+
+def _largest_difference(found: Sequence[StepResult], expected: Sequence[StepResult]) -> float:
+    """Return the larger of the relative differences of losses and gradients of single documents."""
+    losses = [float(by.changes(each).max()) for each, by in zip(found, expected, strict=True)]
+    return max(*losses, gradients_apart(found, expected))
 
 
 def _judge_trees(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Add verdicts for trees, from a model that is not in half precision."""
-    batch, documents = make_tree_batch(model)
-    _use_plain_attention(model)
-    alone = document_outputs(model, documents)
+    step_probe = _probe_of(model, batch_format("tree"), TREE_ROWS, has_tree=True)
+    alone = _run_alone(model, step_probe)
     judged = []
     for verdict in verdicts:
-        answer, reason = _judge_tree(model, verdict.implementation, batch, alone)
+        answer, reason = _judge_tree(model, verdict.implementation, step_probe, alone)
         judged.append(replace(verdict, trees=answer, trees_reason=reason))
     return judged
 
 
-def _judge_tree(model: PreTrainedModel, name: str, batch: Mapping[str, Any], alone: Outputs) -> tuple[TreeAnswer, str]:
+def _judge_tree(
+    model: PreTrainedModel, name: str, step_probe: StepProbe, alone: Sequence[StepResult]
+) -> tuple[TreeAnswer, str]:
     """Return the answer for trees of one implementation, and why it is not "safe"."""
     if name not in (*MASKED, IMPLEMENTATION):
         return "refuses", "it takes neither a tree nor a mask of one"
     try:
         switched = _switched(model, name)
-        arguments = accepted_arguments(switched, batch if name == IMPLEMENTATION else _masked(switched, name, batch))
-        if name == IMPLEMENTATION and "tree" not in arguments:
+        if name != IMPLEMENTATION:
+            step = _step_of(switched, prepare=partial(_masked, switched, name))
+        elif accepted_arguments(switched, {"tree": None}):
+            step = _step_of(switched)
+        else:
             return "refuses", f"the forward method of {type(model).__name__} does not accept the argument tree"
-        run = partial(batch_outputs, switched, arguments, places=[*chain(*PATHS)])
-        found = run()
-        if is_rounding(switched, run, found, alone):
-            return "safe", ""
+        found = step_probe.compare(step, alone)
     except Exception as error:  # an error of any type is the model's answer
         return "refuses", _refusal(model, name, error)
-    return "differs", f"documents in a tree and single ones differ by {max(differences(found, alone)):.2g}"
+    if found.largest <= step_probe.tolerance:
+        return "safe", ""
+    return "differs", f"documents in a tree and single ones differ by {found.largest:.2g}"
 
 
 def _masked(model: PreTrainedModel, name: str, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,36 +392,6 @@ def _masked(model: PreTrainedModel, name: str, batch: Mapping[str, Any]) -> dict
     return {name: value for name, value in batch.items() if name != "tree"} | {"attention_mask": mask}
 
 
-def _judge_all(model: PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
-    _use_plain_attention(model)
-    reference = make_reference(model, position_offset)
-    doubt = _doubt_about_reference(model, reference)
-    verdicts = [_judge(model, name, reference) for name in names]
-    return [
-        replace(verdict, answer="unclear", reason=doubt, remedy=MASK_REMEDY)
-        if doubt and verdict.answer in ("safe", "differs")
-        else verdict
-        for verdict in verdicts
-    ]
-
-
-def _doubt_about_reference(model: PreTrainedModel, reference: Reference) -> str:
-    """Return why a reference may be wrong: eager and sdpa do not agree on single documents; "" if they do."""
-    batch, _, alone, _ = reference
-    plain = _implementation(model)
-    try:
-        other = outputs_alone(_switched(model, "sdpa" if plain == "eager" else "eager"), batch, boundaries=False)
-    except Exception:  # the model has only one of the two
-        return ""
-    finally:
-        if _implementation(model) != plain:
-            model.set_attn_implementation(plain)
-    if is_rounding(model, partial(outputs_alone, model, batch, boundaries=False), other, alone):
-        return ""
-    difference = max(differences(other, alone))
-    return f"eager and sdpa differ by {difference:.2g} on single documents, so it is unknown which of them is right"
-
-
 def _use_plain_attention(model: PreTrainedModel) -> None:
     """Switch a model to an implementation that needs no boundaries for single documents."""
     if _implementation(model) in ("eager", "sdpa"):
@@ -294,38 +408,37 @@ def _implementation(model: PreTrainedModel) -> str:
     return name
 
 
-def _judge(model: PreTrainedModel, name: str, reference: Reference) -> Verdict:
-    """Compare the outputs of one implementation for packed documents with its outputs for single documents."""
-    batch, changed, alone, moved_by_leak = reference
-    try:
-        switched = _switched(model, name)
-        packed = batch_outputs(switched, batch)
-        moved, earlier = others_moved(switched, packed.logits, changed), earlier_moved(switched, batch)
-        compared, tolerance = differences(packed, alone), TOLERANCES[packed.logits.dtype]
-        rounding = None
-        if not (moved <= tolerance.moved and all(difference <= tolerance.difference for difference in compared)):
-            rounding = measure_rounding(switched, reference, packed)
-    except Exception as error:  # an error of any type is the model's answer
-        return Verdict(implementation=name, answer="refuses", reason=_refusal(model, name, error))
-    remedy = ""
-    answer, reason = _answer(moved, max(compared), moved_by_leak, rounding, packed.logits.dtype)
-    if answer != "leaks" and not earlier <= tolerance.moved:
-        may_be_rounding = rounding is not None and earlier <= FACTOR * rounding.most_moved
-        answer, remedy = "unclear" if may_be_rounding else "leaks", MASK_REMEDY
-        reason = f"changing a token moved earlier ones of its document, which predict it, by {earlier:.2g}"
-    if answer == "differs" and longest_rope_modules(model):
-        reason += " (RoPE takes its frequencies from the longest document of the batch)"
-    logits, loss, gradients = compared
-    return Verdict(
-        implementation=name,
-        answer=answer,
-        moved=moved,
-        logits=logits,
-        loss=loss,
-        gradients=gradients,
-        reason=reason,
-        remedy=remedy,
-    )
+def _ordinary_tokens(model: PreTrainedModel) -> NDArray[np.int64]:
+    """Return the tokens of a model that are neither special nor 0, which may be a type of tokens.
+
+    Raises PackerError if there are too few.
+    """
+    config = model.config.get_text_config()
+    fields = vars(model.config) | vars(config)
+    names = [name for name in fields if name.endswith(("_token_id", "_token_index"))]
+    special = {fields[name] for name in names if isinstance(fields[name], int)}
+    ordinary = [token for token in range(1, config.vocab_size) if token not in special]
+    if len(ordinary) < FEWEST:
+        raise PackerError(
+            f"only {len(ordinary)} of {config.vocab_size:,} tokens of {type(model).__name__} are not special, and the "
+            f"probe needs {FEWEST}: correct vocab_size or the fields that end in _token_id in its config"
+        )
+    return np.array(ordinary)
+
+
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model in training mode, without gradients, dropout and other random noise.
+
+    Some kernels use segment boundaries in training mode only.
+    """
+    model = copy.deepcopy(model).train()
+    model.zero_grad()
+    for holder in (*model.modules(), model.config, model.config.get_text_config()):
+        for name, rate in list(vars(holder).items()):
+            is_random = "drop" in name or "jitter" in name or (name == "p" and isinstance(holder, torch.nn.Dropout))
+            if isinstance(rate, float) and is_random:
+                setattr(holder, name, 0.0)
+    return model
 
 
 def _refusal(model: PreTrainedModel, name: str, error: Exception) -> str:
@@ -338,36 +451,6 @@ def _refusal(model: PreTrainedModel, name: str, error: Exception) -> str:
     if name == IMPLEMENTATION and "NoneType" in reason:  # the only argument of a model that use() takes away
         return f"{type(model).__name__} computes with the attention mask, which {name} does not make ({reason})"
     return reason
-
-
-def _answer(
-    moved: float, difference: float, moved_by_leak: float, rounding: Rounding | None, dtype: torch.dtype
-) -> tuple[Answer, str]:
-    """Return (answer, reason). Comparisons are written so that NaN never passes.
-
-    `moved` is the change of other documents, `moved_by_leak` that without boundaries, `difference` the largest between
-    packed and single documents, `rounding` None if both are within the tolerance.
-    """
-    tolerance = TOLERANCES[dtype]
-    if rounding is not None:
-        limit = max(FACTOR * rounding.most, tolerance.difference)
-        differs = not max(rounding.packed, rounding.alone) <= limit
-        if not moved <= tolerance.moved and (differs or not moved <= FACTOR * rounding.most_moved):
-            return "leaks", f"changing one document moved others by {moved:.2g} of the largest logit"
-        if differs:
-            return "differs", f"no document affects another, but packed and single ones differ by {difference:.2g}"
-        if (
-            not moved <= tolerance.moved
-            or not rounding.packed <= max(FACTOR * rounding.seen, tolerance.difference)
-            or not rounding.packed <= LARGEST_SAFE
-        ):
-            return "unclear", (
-                f"packed and single documents differ by {rounding.packed:.2g}, and rounding in "
-                f"{str(dtype).removeprefix('torch.')} alone moves them by {rounding.seen:.2g} to {rounding.most:.2g}"
-            )
-    if not moved_by_leak > 2 * tolerance.moved:
-        return "unclear", f"even without boundaries, documents move each other by only {moved_by_leak:.2g}"
-    return "safe", ""
 
 
 def _switched(model: PreTrainedModel, name: str) -> PreTrainedModel:
@@ -408,5 +491,5 @@ def _remedy_by_offset(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> st
     differ = [verdict.implementation for verdict in verdicts if verdict.answer == "differs"]
     if padding is None or not differ:
         return ""
-    shifted = _judge_all(model, differ, padding + 1)
+    shifted = list(map(_Check(model, padding + 1).judge, differ))
     return _remedy(shifted, padding + 1) if any(verdict.safe for verdict in shifted) else ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -33,7 +34,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from packer.attention.compare_outputs import one_line, seeded
 from packer.attention.rope import rope_parameters
 from packer.errors import PackerError, hub_is_unreachable
 from packer.stores.paths import expanded
@@ -112,6 +112,19 @@ _LIKE_THRESHOLDS = re.compile(
     r"window|chunk|block|length|_len\b|seq|max_position|positions|n_ctx|context|topk|top_k\b|budget|extent|floor"
     r"|distance|local|span|stride|compress|bucket|clamp|segment|landmark|patch_size|threshold"
 )
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Seed torch's random numbers with 0 within the context, and restore their state afterwards."""
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
+        torch.manual_seed(0)
+        yield
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of an error as one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,9 +311,7 @@ def _cut_layers(config: PretrainedConfig, kept: Sequence[int]) -> None:
 
 
 def _make_attention_matter(config: PretrainedConfig) -> None:
-    """Make random weights so large that attention affects the logits, and leave out the loss of expert routers."""
-    if hasattr(config, "output_router_logits"):
-        config.output_router_logits = False  # a loss of the whole batch, which single documents do not have
+    """Make random weights so large that attention affects the logits."""
     if hasattr(config, "initializer_range"):
         config.initializer_range = config.hidden_size**-0.5
 

@@ -85,8 +85,8 @@ def check(model: str, attn: str | None, position_offset: int, *, as_json: bool) 
     """Show which attention implementations keep packed documents of MODEL apart.
 
     MODEL is a folder with a config.json, such a file, or a Hub id. A small model of this kind with random weights is
-    trained on a packed batch. When one document changes, no other may change, and logits, loss and gradients must match
-    those of the documents alone. The exit code is 3 if no implementation is safe.
+    trained on a packed batch. When one document changes, no other may change, and losses and gradients must match those
+    of the documents alone. The exit code is 3 if no implementation is safe.
     """
     from transformers.utils import logging
 
@@ -97,7 +97,7 @@ def check(model: str, attn: str | None, position_offset: int, *, as_json: bool) 
     opened = load_small_model(model)
     names = installed_implementations()
     asked_for = [*names, *([attn] if attn and attn not in names else [])]
-    verdicts = probe(opened.model, asked_for, position_offset=position_offset, also_in_float32=True)
+    verdicts = probe(opened.model, asked_for, position_offset=position_offset)
     content = {
         "model": model,
         "architecture": type(opened.model).__name__,
@@ -123,11 +123,11 @@ def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> Iterator
     dtype += "" if dtype == "float32" else " and float32"
     layers = f"{probed.layers} of {probed.all_layers} layers, random weights"
     yield f"{type(model).__name__}: {layers}, {dtype} on {model.device.type}"
-    table = [["attention", "verdict", "others moved", "logits", "loss", "gradients"]]
+    table = [["attention", "verdict", "others moved", "loss", "gradients"]]
     for verdict in verdicts:
-        measures = (verdict.moved, verdict.logits, verdict.loss, verdict.gradients)
+        measures = (verdict.moved, verdict.loss, verdict.gradients)
         table.append([verdict.implementation, verdict.answer, *map(_measure, measures)])
-    yield render_table(table, align="<<>>>>")
+    yield render_table(table, align="<<>>>")
     yield "(others moved: when one document changes; the rest: packed against alone; all relative)"
     if thresholds := verdicts[0].thresholds:
         named = ", ".join(f"{name} {value:,}" for name, value in thresholds.items())

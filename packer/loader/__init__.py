@@ -18,8 +18,6 @@ Batches, from rows or raw examples. Everything is NumPy until the last step, whi
     training_loop.py  batches, losses and the schedule, as a training loop calls them
     batch_formats.py  one record for each trainer, with the options that it supports; and random masking of tokens
     row_tokens.py     rows of a batch as arrays: positions, labels, loss weights, fixed shapes, what tokens of trees see
-    probe_step.py     which documents leak into others in a training step, in all processes of a job
-    probe_rows.py     the documents that are probed
 
 Needs NumPy and pyarrow only; torch to return tensors, obstore and xxhash for object storage, and xxhash and Numba for
 an index with its source.
