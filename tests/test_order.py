@@ -314,6 +314,13 @@ def test_a_state_that_cannot_be_resumed_is_refused_in_one_line(change, message):
     assert len(list(sampler)) == 5, "as if nothing had been loaded"
 
 
+def test_a_state_that_lacks_a_field_is_refused():
+    state = packer.BatchSampler(Rows([1] * 20), global_batch=4).state_dict()
+    del state["step"]
+    with pytest.raises(PackerError, match="the sampler's state has no step: load one that state_dict returned"):
+        packer.BatchSampler(Rows([1] * 20), global_batch=4).load_state_dict(state)
+
+
 def test_a_state_of_more_batches_than_an_epoch_has_is_refused():
     """As if the batches were counted over all epochs: resuming would leave out the rest of this one."""
     sampler = sampler_at(1, Rows([1] * 20), global_batch=4)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,71 @@ from packer.errors import PackerError
 from packer.loader.dataset import EpochList, PackedDataset
 from packer.loader.row_order import LaneOrder, check_range, deal_by_cost, row_order, slot_sizes, steps_of_like_work
 
-STATE_VERSION = 1
-
 DEFAULT_LANES = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplerState:
+    """Position in an epoch, with the settings that it depends on; `BatchSampler.state_dict` returns it as a dict."""
+
+    VERSION: ClassVar[int] = 1
+    """Version of the fields; a state of another version is refused."""
+
+    # What says which rows come before the position: a sampler that resumes must have the same.
+    dataset: str
+    seed: int | None
+    global_batch: int
+    lanes: int | None
+    window: int | None
+    balance: int | None
+
+    # The position, which is the same on every rank.
+    epoch: int
+
+    step: int
+    """Optimizer steps of the epoch that are done."""
+
+    turn: int
+    """Batches of the next step that each rank has trained on."""
+
+    rows_done: int
+    """Rows of the next step that all ranks together have trained on."""
+
+    # What divides a global batch among ranks: within a step, a sampler that resumes must end a batch at the same row.
+    rows: int
+    world_size: int
+    is_balanced: bool
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> SamplerState:
+        """Return a state that `to_dict` has made. Raises PackerError if it has another version, or lacks a field."""
+        if state.get("version") != cls.VERSION:
+            raise PackerError(
+                f"the sampler's state has version {state.get('version')}, this package reads version {cls.VERSION}: "
+                "resume with the version of packer that saved it"
+            )
+        names = [field.name for field in fields(cls)]
+        for name in names:
+            if name not in state:
+                raise PackerError(f"the sampler's state has no {name}: load one that state_dict returned")
+        return cls(**{name: state[name] for name in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, which torch and torchdata can save."""
+        return {"version": self.VERSION, **asdict(self)}
+
+    def refuse_other_rows(self, own: SamplerState) -> None:
+        """Raise a PackerError if this state does not refer to the rows of a sampler whose state is `own`."""
+        for name in ("dataset", "seed", "global_batch", "lanes", "window", "balance"):
+            found, expected = getattr(self, name), getattr(own, name)
+            if found != expected:
+                raise PackerError(
+                    f"the sampler's state has {name} {found}, this sampler {expected}: resume with the same {name}"
+                )
+
+    def is_dealt_like(self, other: SamplerState) -> bool:
+        """Whether both divide a global batch among ranks in the same way."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("rows", "world_size", "is_balanced"))
 
 
 class BatchSampler:
@@ -188,16 +251,7 @@ class BatchSampler:
         done = self._yielded if batches is None else batches
         if not 0 <= done <= len(self):
             raise PackerError(f"batches is {done}, and an epoch has {len(self)} on this rank: count in each epoch anew")
-        step, turn = divmod(done, self.accumulation)
-        return {
-            "version": STATE_VERSION,
-            **self._identity(),
-            "epoch": self.epoch,
-            "step": step,
-            "turn": turn,
-            "rows_done": int(self._turns(step)[turn]),
-            "dealt": self._dealing(),
-        }
+        return self._state(done).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at the row after the last one of a state, also with another number of ranks.
@@ -209,30 +263,22 @@ class BatchSampler:
             PackerError: the state has another version, dataset, seed, global batch, lanes or window, or ends where no
                 batch of this sampler does.
         """
-        if state.get("version") != STATE_VERSION:
-            raise PackerError(
-                f"the sampler's state has version {state.get('version')}, this package reads version {STATE_VERSION}: "
-                "resume with the version of packer that saved it"
-            )
-        for name, value in self._identity().items():
-            if (found := state.get(name)) != value:
-                raise PackerError(
-                    f"the sampler's state has {name} {found}, this sampler {value}: resume with the same {name}"
-                )
-        step, turn = state["step"], state["turn"]
+        saved, own = SamplerState.from_dict(state), self._state(0)
+        saved.refuse_other_rows(own)
+        step, turn = saved.step, saved.turn
         if step >= self.steps:  # the epoch is over
             step, turn = self.steps, 0
-        elif turn and state["dealt"] != self._dealing():
+        elif turn and not saved.is_dealt_like(own):
             turns = self._turns(step).tolist()
-            is_cut = self.lanes is not None and (state["rows_done"] % self.lanes or turns[-1] < self.global_batch)
-            if self.balance or state["dealt"]["balance"] or is_cut or state["rows_done"] not in turns:
+            is_cut = self.lanes is not None and (saved.rows_done % self.lanes or turns[-1] < self.global_batch)
+            if own.is_balanced or saved.is_balanced or is_cut or saved.rows_done not in turns:
                 raise PackerError(
-                    f"the sampler's state ends {state['rows_done']} rows into a global batch of {self.global_batch}, "
+                    f"the sampler's state ends {saved.rows_done} rows into a global batch of {self.global_batch}, "
                     f"where no batch ends with {self.world_size} ranks and batches of {self.rows} rows: save the state "
                     "at the end of a step"
                 )
-            turn = turns.index(state["rows_done"])
-        self.epoch, self._yielded, self._resumed = state["epoch"], step * self.accumulation + turn, True
+            turn = turns.index(saved.rows_done)
+        self.epoch, self._yielded, self._resumed = saved.epoch, step * self.accumulation + turn, True
         # torchdata's StatefulDataLoader loads a state after `set_epoch`, and may begin two passes for one.
         is_over = self._yielded == len(self) and self._told == self.epoch
         self._empty_passes = 2 if is_over else 0
@@ -248,20 +294,24 @@ class BatchSampler:
                     "it out of prepare(), and give rank and world_size to packer.BatchSampler"
                 )
 
-    def _identity(self) -> dict[str, Any]:
-        """Settings that must be equal for a state to refer to the same rows."""
-        return {
-            "dataset": self.dataset.fingerprint,
-            "seed": self.seed,
-            "global_batch": self.global_batch,
-            "lanes": self.lanes,
-            "window": None if self.lanes is None else self.window,
-            "balance": None if self.balance == 1 else self.balance,
-        }
-
-    def _dealing(self) -> dict[str, Any]:
-        """Settings that divide a global batch. To resume inside one, they must be equal, or a turn must end there."""
-        return {"rows": self.rows, "world_size": self.world_size, "balance": self.balance is not None}
+    def _state(self, done: int) -> SamplerState:
+        """Return the state after so many batches of this epoch."""
+        step, turn = divmod(done, self.accumulation)
+        return SamplerState(
+            dataset=self.dataset.fingerprint,
+            seed=self.seed,
+            global_batch=self.global_batch,
+            lanes=self.lanes,
+            window=None if self.lanes is None else self.window,
+            balance=None if self.balance == 1 else self.balance,
+            epoch=self.epoch,
+            step=step,
+            turn=turn,
+            rows_done=int(self._turns(step)[turn]),
+            rows=self.rows,
+            world_size=self.world_size,
+            is_balanced=self.balance is not None,
+        )
 
     def imbalance(self) -> float:
         """Return the time that attention takes in this epoch, relative to perfectly balanced ranks: 1 is the best.
