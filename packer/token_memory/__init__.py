@@ -1,19 +1,16 @@
-"""Tokens in mapped Arrow memory, and the kernels that copy them into rows.
+"""Tokens in mapped memory: list columns and the kernels that copy them into rows, and documents joined to trees."""
 
-`token_column.py` describes a list column by memory addresses, and `gather.py` copies spans of it. Columns of sources
-and of packed shards are described in the same way, so the same kernel packs and verifies.
-"""
-
-from packer.token_memory.gather import (
+from packer.token_memory.token_column import (
     Spans,
+    TokenColumn,
     count_trained,
     fetched_spans,
     gather,
     gather_bytes,
     lengths_of,
     lies_in_store,
+    list_lengths,
 )
-from packer.token_memory.token_column import TokenColumn, list_lengths
 
 __all__ = [
     "Spans",
