@@ -82,6 +82,6 @@ def test_an_engine_that_does_not_exist_is_refused(made):
 def test_an_error_names_options_as_its_reader_writes_them(tmp_path):
     datasets.Dataset.from_list(RECORDS).save_to_disk(tmp_path / "set")
     packer.pack(tmp_path / "set", tmp_path / "index", max_len=8, index_only=True)
-    with pytest.raises(packer.PackerError, match="name the dataset that was packed by source$"):
+    with pytest.raises(packer.PackerError, match=r"name the dataset that was packed by source$"):
         packer.show(tmp_path / "index")
     assert refused("show", tmp_path / "index").endswith("name the dataset that was packed by --source")
