@@ -4,8 +4,8 @@
 
 Lengths are drawn log-normal (median 245 tokens, sigma 1, capped at 20,000; what is longer than max_len is split), and
 lie in a file that is mapped. Each number of documents has a process of its own, which plans once untimed, so that the
-JIT compiler is left out, and then `--runs` times: "survey" looks through all lengths, "rows" solves, draws or deals the
-rows of all shards. Memory is the peak of RssAnon while it plans.
+JIT compiler is left out, and then `--runs` times: "survey" looks through all lengths, "rows" decides how the rows of
+all partitions are made. Memory is the peak of RssAnon while it plans.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from packer.engines.engine import Engine
 from packer.options import PackOptions
-from packer.plan.cutting import Planning, SegmentReader
-from packer.plan.plan_partitions import plan_partitions, survey
+from packer.plan.partition_plan import plan_partitions, survey
+from packer.plan.rows import Planning
+from packer.plan.segments import SegmentReader
 
 ROW_BYTES = 8  # input_ids and labels
 SHARD_SIZE = 512_000_000
@@ -86,7 +87,6 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
         "total": ended - begun,
         "row_count": found.totals.rows,
         "above": found.totals.rows - found.totals.lower_bound,
-        "pool": found.totals.pool_rows / found.totals.rows,
     }
 
 
@@ -127,7 +127,7 @@ def main(
     print(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, "
           f"Python {platform.python_version()}, {versions}")  # fmt: skip
     print(f"max_len {max_len}, {algorithm}, {threads} threads")
-    print(f"\n{'documents':>14} {'rows':>11} {'above':>6} {'pool':>6} {'survey':>8} {'rows':>8} {'total s':>9} "
+    print(f"\n{'documents':>14} {'rows':>11} {'above':>6} {'survey':>8} {'rows':>8} {'total s':>9} "
           f"{'ns each':>8} {'RssAnon':>9}")  # fmt: skip
     for number in numbers:
         command = [sys.executable, __file__, str(number), "--max-len", str(max_len), "--algorithm", algorithm]
@@ -136,7 +136,7 @@ def main(
         if done.returncode:
             raise SystemExit(f"{number:,} documents failed:\n{done.stderr}")
         found = json.loads(done.stdout)
-        print(f"{number:14,} {int(found['row_count']):11,} {int(found['above']):6,} {found['pool']:6.2%} "
+        print(f"{number:14,} {int(found['row_count']):11,} {int(found['above']):6,} "
               f"{found['survey']:8.4f} {found['rows']:8.4f} {found['total']:9.4f} "
               f"{found['total'] / number * 1e9:8.1f} "
               f"{found['memory'] / 2**30:6.2f} GiB", flush=True)  # fmt: skip

@@ -2,17 +2,20 @@
 
     python benchmarks/bench_rows.py LENGTHS.npy ... [--max-len 4096] [--log-normal 1000000]
 
-For every set of document lengths and every row length: the rows that `auto`'s solver needs by patterns, as it packed
-before rows were drawn, and those that `auto` makes, with the proved bound; the share of the variance of log length that
-lies within rows (formula in `packer.report.measures`), beside that of the shuffled corpus; the largest work of a
-row in a 7B model, over the mean; and the share of the rows that are made
-above the partitions, in shards of 512 MB and in ten shards. Nothing is timed.
+For every set of document lengths and every row length: the rows that `optimal` needs, and those that `auto` makes, in
+shards of 512 MB and in about ten partitions of a shard each, with the proved bound; how many of them are drawn; the
+share of the variance of log length that lies within rows (formula in `packer.report.measures`), beside that of the
+shuffled corpus; the largest work of a row in a 7B model, over the mean; and the CPU seconds that both take to plan.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 import numpy as np
@@ -23,7 +26,7 @@ from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.sequential import sequential
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
-from packer.plan.partition_tasks import PartitionPlan
+from packer.plan.partition_plan import PartitionPlan
 from packer.plan.segments import cut_documents
 from packer.report.measures import RowFigures, RowSums
 
@@ -37,8 +40,8 @@ def log_normal(documents: int) -> NDArray[np.int32]:
 
 
 def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, RowFigures]:
-    """The rows of `auto`'s solver, by patterns alone."""
-    algorithm = get_algorithm("auto")
+    """The rows of `optimal`, by patterns alone."""
+    algorithm = get_algorithm("optimal")
     patterns = algorithm.solve(cut_documents(lengths, max_len, "split").histogram)
     sums = RowSums(max_len)
     order = np.repeat(np.arange(len(patterns.counts)), patterns.counts)
@@ -50,10 +53,10 @@ def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, RowFigures]:
 
 def made(lengths: NDArray[np.int32], max_len: int, shard_size: int) -> tuple[PartitionPlan, int, RowFigures]:
     """The plan of `auto` as `pack` makes it, its bound, and what its rows are like."""
-    plan = plan_lengths(lengths, PackOptions(max_len=max_len, shard_size=shard_size), threads=2)
+    plan = plan_lengths(lengths, PackOptions(max_len=max_len, shard_size=shard_size))
     assert isinstance(plan, PartitionPlan)
     sums = RowSums(max_len)
-    for rows in map(plan.rows, range(len(plan.shard_rows))):
+    for rows in map(plan.rows, range(len(plan.shard_starts) - 1)):
         sums.add(rows.lengths, rows.row_starts)
     return plan, plan.totals.lower_bound, sums.finish()
 
@@ -69,10 +72,14 @@ def shuffled(histogram: NDArray[np.int64]) -> RowFigures:
 
 def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
     """One row of the table."""
+    begun = time.process_time()
     packs, before = solved(lengths, max_len)
+    middle = time.process_time()
     plan, bound, now = made(lengths, max_len, 512 * 10**6)
+    ended = time.process_time()
     total = int(lengths.sum(dtype=np.int64)) * ROW_BYTES
-    ten, _, _ = made(lengths, max_len, max(ROW_BYTES * max_len, total // 10))
+    with small_partitions():
+        ten, _, _ = made(lengths, max_len, max(ROW_BYTES * max_len, total // 10))
     histogram = cut_documents(lengths, max_len, "split").histogram
     return [
         name,
@@ -80,15 +87,29 @@ def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
         f"{bound:,}",
         f"{packs:,}",
         f"{plan.totals.rows:,}",
-        "drawn" if plan.job.patterns is None else "patterns",
+        f"{ten.totals.rows:,}",
+        f"{drawn_in(plan):.0%}",
         f"{before.within_row_share:.3f}",
         f"{now.within_row_share:.3f}",
         f"{shuffled(histogram).within_row_share:.3f}",
         f"{before.work_peak:.2f}",
         f"{now.work_peak:.2f}",
-        f"{plan.totals.pool_rows / plan.totals.rows:.2%}",
-        f"{ten.totals.pool_rows / ten.totals.rows:.2%}",
+        f"{middle - begun:.2f}",
+        f"{ended - middle:.2f}",
     ]
+
+
+@contextmanager
+def small_partitions() -> Iterator[None]:
+    """Make every shard a partition of its own."""
+    with mock.patch("packer.plan.partition_plan.PARTITION_TOKENS", 1):
+        yield
+
+
+def drawn_in(plan: PartitionPlan) -> float:
+    """Return the share of the rows that are drawn."""
+    facts = [plan.job.checkpoints.read(f"{plan.job.name}-{number}").facts for number in range(len(plan.job.partitions))]
+    return sum(each["drawn"] for each in facts) / plan.totals.rows
 
 
 @click.command()
@@ -100,10 +121,10 @@ def main(files: tuple[Path, ...], max_lens: tuple[int, ...], drawn: int | None) 
     if drawn:
         sets[f"log-normal {drawn:,}"] = log_normal(drawn)
     header = [
-        *("documents", "max_len", "bound", "solved", "auto", "auto is", "mixed: solved", "auto", "shuffled"),
-        *("work: solved", "auto", "pool", "in ten shards"),
+        *("documents", "max_len", "bound", "optimal", "auto", "in ten", "drawn", "mixed: optimal", "auto", "shuffled"),
+        *("work: optimal", "auto", "seconds: optimal", "auto"),
     ]
-    widths = [22, 7, 7, 7, 7, 9, 13, 6, 9, 12, 6, 7, 13]
+    widths = [22, 7, 7, 7, 7, 7, 6, 14, 6, 9, 13, 6, 16, 6]
     print("  ".join(name.rjust(width) for name, width in zip(header, widths, strict=True)))
     for name, lengths in sets.items():
         for max_len in max_lens:

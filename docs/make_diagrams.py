@@ -107,30 +107,25 @@ def attention() -> Plot:
 
 def stages() -> Plot:
     """Show the stages from the source to shards."""
-    titles = ("source", "partitions", "own rows", "region", "solved", "shards")
-    parts = [words(title, 52 + 116 * at, 12, "muted") for at, title in enumerate(titles)]
+    titles = {52: "source", 200: "partitions", 348: "drawn rows", 496: "solved", 636: "shards"}
+    parts = [words(title, x, 12, "muted") for x, title in titles.items()]
     colors = ("blue", "orange", "green")
     for number in range(9):
         parts.append(box(12, 26 + 20 * number, 80, 18, "sky" if number % 2 else "empty", f"block {number}", size=11))
     dealt = ((4, 0, 7), (2, 8, 5), (6, 1, 3))
     for number, blocks in enumerate(dealt):
         y = 26 + 62 * number
-        parts.append(box(128, y, 80, 54, colors[number], ", ".join(map(str, blocks))))
-        parts.append(arrow(212, y + 20, 240, y + 20))
-        for line in range(3):
-            parts.append(box(244, y + 14 * line, 80, 12, colors[number]))
-        parts.append(words("leftovers", 284, y + 55, "muted", size=11))
-        parts.append(arrow(328, y + 50, 356, y + 50))
-        parts.append(box(592, 26 + 48 * number, 80, 40, colors[number], f"shard {number}"))
-    parts.append(arrow(96, 110, 124, 110))
-    parts.append(box(360, 26, 80, 184, "purple", "more rows"))
-    parts.append(arrow(444, 190, 472, 190))
-    parts.append(box(476, 170, 80, 40, "purple", "last rows"))
-    parts.append(arrow(560, 190, 588, 190))
-    parts.append(box(592, 170, 80, 40, "purple", "the pool"))
-    for line, text in enumerate(("Each color is", "one shard.")):
-        parts.append(words(text, 516, 90 + 16 * line, "muted", size=11))
-    return Plot(title="From the source to shards", height=222, body="".join(parts))
+        parts.append(box(160, y, 80, 54, colors[number], ", ".join(map(str, blocks))))
+        parts.append(arrow(244, y + 27, 304, y + 27))
+        for line in range(4):
+            parts.append(box(308, y + 14 * line, 80, 12, colors[number]))
+        parts.append(words("the rest", 422, y + 40, "muted", size=11))
+        parts.append(arrow(392, y + 48, 452, y + 48))
+        parts.append(box(456, y + 42, 80, 12, colors[number]))
+        parts.append(arrow(540, y + 27, 592, y + 27))
+        parts.append(box(596, y, 80, 54, colors[number], f"shard {number}"))
+    parts.append(arrow(96, 115, 156, 115))
+    return Plot(title="From the source to shards", height=212, body="".join(parts))
 
 
 def drawing() -> Plot:

@@ -356,9 +356,6 @@ class PlanTotals(Account):
     """Documents, and pieces of split ones, in all rows."""
 
     rows: Positive
-    pool_rows: Count
-    """Rows that hold leftovers of several partitions; they are in the last shards."""
-
     lower_bound: Positive
     """Number of rows that every packing of the same documents needs at least."""
 
@@ -376,7 +373,6 @@ class PlanTotals(Account):
         max_len: int,
         segments: int,
         rows: int,
-        pool_rows: int,
         lower_bound: int,
         groups: GroupTotals | None = None,
     ) -> PlanTotals:
@@ -385,7 +381,6 @@ class PlanTotals(Account):
             **account.values(),
             segments=segments,
             rows=rows,
-            pool_rows=pool_rows,
             lower_bound=lower_bound,
             efficiency=account.tokens_packed / (rows * max_len),
             groups=groups,

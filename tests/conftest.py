@@ -73,7 +73,7 @@ def pytest_addoption(parser):
 
 
 LONG = {
-    *("algorithms", "damaged_files", "docs", "families", "crashes", "isolation", "leftover_values", "loss"),
+    *("algorithms", "damaged_files", "docs", "families", "crashes", "isolation", "loss"),
     *("optimal", "outputs", "pack", "pages", "ranks", "ray", "remote_sources"),
     *("signals", "stored_outputs", "text_corpora", "text_pairs", "training", "verifying_parts"),
 }

@@ -176,7 +176,7 @@ def test_the_record_describes_the_export_without_path_or_time(packed, tmp_path):
     assert json.loads(text) == json.loads(json.dumps(record.to_dict()))
     dataset = packer.load(packed)
     assert record.packed == {
-        "fingerprint": dataset.fingerprint, "format_version": 1, "max_len": MAX_LEN, "pad_id": 0, "rows": len(dataset)
+        "fingerprint": dataset.fingerprint, "format_version": 2, "max_len": MAX_LEN, "pad_id": 0, "rows": len(dataset)
     }  # fmt: skip
     assert record.columns == {name: f"list<{type}>" for name, type in COLUMNS["torchtune"].items()}
     shards = [(entry.file.removesuffix(".arrow"), entry.rows) for entry in dataset.manifest.shards]

@@ -86,7 +86,7 @@ def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) 
         return True
     if path[-1] == "lower_bound":  # which a solver may have proved
         return PackOptions.from_dict(content["options"]).algorithm == "auto"
-    return path[-1] in ("pool_rows", "rows_ungrouped")
+    return path[-1] == "rows_ungrouped"
 
 
 def unnoticed_changes(packed: Path, source: Any, parts: tuple[str, ...], *, most: int = 2, **options: Any) -> list:

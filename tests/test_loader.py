@@ -186,7 +186,7 @@ def test_an_unknown_format_version_is_refused(tmp_path):
     out = make(tmp_path)
     edit_manifest(out, lambda content: content.update(format_version=9))
     message = refusal(out)
-    expected = f"{out / MANIFEST} has format version 9, this package reads 1: upgrade packer, or pack"
+    expected = f"{out / MANIFEST} has format version 9, this package reads 2: upgrade packer, or pack"
     assert message.startswith(expected)
 
 

@@ -196,7 +196,7 @@ FOREIGN = {
     **{
         f"a manifest {what}": (pack, then(complete, record(change)), ("manifest.json", *words))
         for what, change, words in (
-            ("of a newer version", lambda found: found | {"format_version": 4}, ("version 4", "reads 1: upgrade")),
+            ("of a newer version", lambda found: found | {"format_version": 4}, ("version 4", "reads 2: upgrade")),
             ("without files", lambda found: {**found, "source": {}}, ("damaged", "files")),
             ("without shards", lambda found: {**found, "shards": None}, ("damaged",)),
         )

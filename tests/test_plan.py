@@ -23,7 +23,7 @@ def test_segments_equal_the_naive_cut(lengths, pieces, long, align):
     segments = cut_documents(int32s(lengths), max_len, long, align=align)
     expected = naive.cut_documents(lengths, max_len, long)
     assert sorted(located(segments, segments.numbers())) == expected
-    numbers, in_order = segments.pieces_in_order()
+    numbers, in_order = segments.in_order()
     assert located(segments, numbers[in_order > 0]) == expected
     extents = [-(-length // align) * align for _, _, length in expected]
     assert [extent for extent in in_order.tolist() if extent] == extents

@@ -61,10 +61,10 @@ def partners(shard):
 
 @pytest.fixture(scope="module", params=["auto", "bfd"])
 def shards(request):
-    """For every seed the first shard and the last of the pool: rows of (documents, lengths).
+    """For every seed the first shard: rows of (documents, lengths).
 
-    `auto` draws its rows, `bfd` deals patterns. The same documents stand in another order in every source, or their
-    fixed places would count 100 times.
+    `auto` draws its rows, `bfd` makes them of patterns. The same documents stand in another order in every source, or
+    their fixed places would count 100 times.
     """
     random = np.random.default_rng(3)
     lengths = np.minimum(random.lognormal(5, 1, 6_000).astype(np.int32) + 1, 2048)
@@ -76,20 +76,16 @@ def shards(request):
     for seed in range(SEEDS):
         lengths = random.permutation(lengths)
         options = PackOptions(max_len=2048, shard_size=shard_size, seed=seed, algorithm=request.param)
-        plan = plan_lengths(lengths, options)
-        assert not plan.is_of_pool(0)
-        for number in (0, int(plan.pool_numbers[-1])):
-            rows = plan.rows(number)
-            bounds = zip(rows.row_starts[:-1], rows.row_starts[1:], strict=True)
-            found.append([(rows.documents[a:b], rows.lengths[a:b]) for a, b in bounds])
+        rows = plan_lengths(lengths, options).rows(0)
+        bounds = zip(rows.row_starts[:-1], rows.row_starts[1:], strict=True)
+        found.append([(rows.documents[a:b], rows.lengths[a:b]) for a, b in bounds])
     patch.undo()
-    return {"of a partition": found[::2], "of the pool": found[1::2]}
+    return found
 
 
 @pytest.mark.nightly(after=4)
-@pytest.mark.parametrize("kind", ["of a partition", "of the pool"])
 @pytest.mark.parametrize("statistic", [row_order, segment_order, source_order, partners])
-def test_nothing_correlates_within_a_shard(shards, kind, statistic):
-    found = np.array([statistic(shard) for shard in shards[kind]])
+def test_nothing_correlates_within_a_shard(shards, statistic):
+    found = np.array([statistic(shard) for shard in shards])
     assert abs(found.mean()) < MAX_MEAN
     assert found @ found < MAX_SQUARES

@@ -306,7 +306,7 @@ main()
 @pytest.mark.parametrize(
     ("out", "stage"),
     [
-        *(("folder", "data-00003"), ("store", "drawn-"), ("folder", "drawn-"), ("store", "data-00003")),
+        *(("folder", "data-00003"), ("store", "partitions-"), ("folder", "partitions-"), ("store", "data-00003")),
         *((place, stage) for place in ("folder", "store") for stage in ("00003-00000.arrow", "manifest.json")),
     ],
     indirect=["out"],
@@ -358,7 +358,7 @@ def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(tmp_path, out
     shrink(monkeypatch, everywhere=True, heartbeat=0.2, rank_patience=2, partition_tokens=1)
     source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
     expected = packer.pack(source, tmp_path / "expected", **options)
-    for name in ("request.json", "drawn-", "data-"):
+    for name in ("request.json", "partitions-", "data-"):
         running = [started(source, out, rank, 2) for rank in range(2)]
         deadline = time.monotonic() + 60
         while not any(name in path for path in paths_in(out)) and None in {each.poll() for each in running}:

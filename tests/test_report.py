@@ -22,7 +22,7 @@ def line_with(text: str, words: str) -> str:
 
 
 MANIFEST: dict[str, Any] = {
-    "format_version": 1,
+    "format_version": 2,
     "options": {"max_len": 4096, "labels": True, "algorithm": "auto"},
     "source": {"files": [], "documents": 55190, "tokens": 13525868, "labels": True, "lengths_xxh3_128": ""},
     "totals": {
@@ -41,7 +41,6 @@ MANIFEST: dict[str, Any] = {
         "documents_dropped": {"empty": 3, "too_long": 2},
         "efficiency": 13525668 / (3304 * 4096),
         "lower_bound": 3303,
-        "pool_rows": 413,
     },
     "shards": {
         "rows": [2000, 1304],
@@ -145,7 +144,7 @@ def test_a_summary_is_short_where_nothing_is_lost() -> None:
     no_reason = {"tokens_dropped": {"too_long": 0}, "documents_dropped": {"empty": 0, "too_long": 0}}
     text = summary_of(MANIFEST | {"totals": MANIFEST["totals"] | nothing | no_reason})
     assert len(text.splitlines()) == 8
-    for word in ("pool", "mixed", "work", "dropped", "truncated", "packed  "):
+    for word in ("mixed", "work", "dropped", "truncated", "packed  "):
         assert word not in text
     lost = MANIFEST["totals"] | nothing | {**no_reason, "documents_dropped": {"empty": 1, "too_long": 0}}
     assert line_with(summary_of(MANIFEST | {"totals": lost}), "dropped").split() == ["dropped,", "empty", "1"]

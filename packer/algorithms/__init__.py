@@ -47,7 +47,7 @@ class Arranger(Protocol):
     ) -> OrderedRows:
         """Arrange documents of `lengths` tokens, 0 where none are placed, in rows of `max_len` tokens.
 
-        Lengths are int32, shape (documents,), and may be above max_len. No row holds more than `max_segments` pieces;
+        Lengths are int32, shape (documents,), and may be above max_len. No row holds more than `max_segments` segments;
         None sets no limit. `open_row` is the row that earlier documents left open; None where these are the first.
         """
         ...

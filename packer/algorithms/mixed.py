@@ -4,7 +4,7 @@ Solvers sort by length, so a row holds segments of similar lengths. Here, a row 
 order until one does not fit; then it is closed by one, two or three others that fill the gap exactly, found among the
 next NEAR of the order. If there are none, up to MOST_REMOVED segments are put back and the larger gap is tried. Rows
 without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have been, if
-their lengths are varied enough: `reserve` keeps a random share of the segments for that.
+their lengths are varied enough. A random share of the segments is kept for that: as few as need no further row.
 
 Closing takes more short segments than a random order has. If they came from anywhere, short ones would run out, and
 later rows would have long segments only. The next NEAR are replenished as rows are drawn, so that all rows are alike.
@@ -12,13 +12,23 @@ Rows that they cannot close are given up, or, on request, closed by segments fro
 exactly full, which may save a few rows, and rows are less mixed.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.patterns import Rows
+from packer.algorithms.optimal import auto
+from packer.algorithms.patterns import Patterns, Rows
+
+SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+"""Shares of the tokens that are left to the solver, tried in turn."""
+
+WORK_OF_REST = 2_000_000
+"""Limit for the solver of what is left, a tenth of a second; see `packer.algorithms.optimal.Limits`."""
 
 NEAR = 2048
 """Segments, next in the order, that may close a row."""
@@ -30,7 +40,98 @@ PARTNERS = 8
 """Segments after it that are tried as the second of three."""
 
 MOST_REMOVED = 4
-"""Most segments that are put back if nothing closes the row."""
+"""Maximum number of segments put back if nothing closes the row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mix:
+    """How rows are made of segments in random order: the first are drawn, and the rest follows patterns."""
+
+    drawn: int
+    """Number of rows that are drawn; 0 if all follow patterns."""
+
+    far: bool
+    """Whether segments from anywhere in the order may close a row that is drawn."""
+
+    rest: Patterns
+    """Patterns of all other rows."""
+
+    lower_bound: int = 0
+    """Number of rows below which the solver proved that no packing can go; 0 if it was not asked."""
+
+    @property
+    def packs(self) -> int:
+        """Number of rows."""
+        return self.drawn + self.rest.packs
+
+    def rows(self, order: NDArray[np.int32], max_len: int, max_segments: int | None) -> Rows:
+        """Make the rows of the extents that `mix` was called with, in the same order."""
+        rest = self.rest.rows()
+        if not self.drawn:
+            return rest
+        return Rows.joined([_draw_most(order, max_len, max_segments, far=self.far).part(0, self.drawn), rest])
+
+
+def mix(
+    order: NDArray[np.int32],
+    max_len: int,
+    max_segments: int | None,
+    *,
+    always_draws: bool,
+    work: int,
+) -> Mix:
+    """Decide how many rows are drawn: as many as cost no row more than if the solver packed all segments.
+
+    `order`, int32 of shape (segments,), has the extents in random order. `work` limits the solver of all segments; it
+    is asked only if no way to draw reaches the lower bound first. With `always_draws`, it is not asked: the way to draw
+    that needs the fewest rows is taken.
+    """
+    histogram = np.bincount(order, minlength=max_len + 1)
+    least = lower_bound(histogram, max_segments)
+    best: Mix | None = None
+    most = len(order)  # a way to draw that needs more rows is not taken
+    for far, drawn in _ways_to_draw(order, max_len, max_segments):
+        left = histogram - np.bincount(drawn.values, minlength=max_len + 1)
+        if len(drawn) + lower_bound(left, max_segments) > most:
+            continue
+        enough = (least if best is None else most) - len(drawn)
+        rest = auto(left, max_segments, work=WORK_OF_REST, enough=enough)
+        found = Mix(drawn=len(drawn), far=far, rest=rest, lower_bound=0 if best is None else best.lower_bound)
+        if found.packs == least:
+            return found
+        if best is None and not always_draws:
+            best = _solved(histogram, max_segments, work)
+            found, most = replace(found, lower_bound=best.lower_bound), best.packs
+        if found.packs <= most:
+            if not always_draws:
+                return found
+            best, most = found, found.packs - 1
+    return best or _solved(histogram, max_segments, work)
+
+
+def _solved(histogram: NDArray[np.int64], max_segments: int | None, work: int) -> Mix:
+    """Leave all segments to the solver."""
+    rest = auto(histogram, max_segments, work=work)
+    return Mix(drawn=0, far=False, rest=rest, lower_bound=rest.lower_bound)
+
+
+def _ways_to_draw(order: NDArray[np.int32], max_len: int, max_segments: int | None) -> Iterator[tuple[bool, Rows]]:
+    """Yield (far, drawn rows) for growing shares that are left, at first without and then with `far`."""
+    total = int(order.sum(dtype=np.int64))
+    for far in (False, True) if len(order) > NEAR else (False,):
+        drawn = _draw_most(order, max_len, max_segments, far=far)
+        before = None
+        for share in SHARES:
+            count = min(len(drawn), int((1 - share) * total / max_len))
+            if count and count != before:
+                yield far, drawn.part(0, count)
+            before = count
+
+
+def _draw_most(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, far: bool) -> Rows:
+    """Draw as many rows as leave the smallest share."""
+    reserve = int(SHARES[0] * order.sum(dtype=np.int64))
+    return draw_rows(order.copy(), max_len, max_segments, reserve=reserve, far=far)
 
 
 class _Drawing(NamedTuple):
@@ -52,16 +153,15 @@ def draw_rows(
     reserve: int = 0,
     ahead: int = NEAR,
     far: bool = False,
-) -> tuple[Rows, NDArray[np.int64]]:
+) -> Rows:
     """Draw rows that are exactly full.
 
     Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order, give rows [5, 3, 2] and [4, 6], and a 5 is left: it did not
     fit after 4, and 6 closed the row.
 
-    `order`, int32 of shape (segments,), has the extents in random order, and is used as scratch space. Those that are
-    left over sum up to `reserve` or more. The next `ahead` in the order may close a row; with `far`, those from
-    anywhere if these cannot. Returns the rows, and the histogram of the segments that no row took: int64, shape
-    (max_len + 1,).
+    `order`, int32 of shape (segments,), has the extents in random order, and is used as scratch space. Those that no
+    row takes sum up to `reserve` or more; with a larger reserve, the rows are the first of the same rows. The next
+    `ahead` in the order may close a row; with `far`, those from anywhere if these cannot.
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
@@ -69,12 +169,11 @@ def draw_rows(
     left = np.bincount(order, minlength=max_len + 1)
     near, taken_far, skipped = np.zeros((3, max_len + 1), np.int64)
     drawing = _Drawing(order, left, near, taken_far, skipped, np.empty(3, np.int64))
-    row, given_up = np.empty(limit, np.int32), np.zeros(max_len + 1, np.int64)
-    row_extents = np.empty(len(order), np.int32)
+    row, row_extents = np.empty(limit, np.int32), np.empty(len(order), np.int32)
     row_starts = np.zeros(total // max_len + 1, np.int64)
-    rows = _draw(drawing, total - reserve, ahead, far, row, given_up, row_extents, row_starts)
+    rows = _draw(drawing, total - reserve, ahead, far, row, row_extents, row_starts)
     row_starts = row_starts[: rows + 1].copy()
-    return Rows(values=row_extents[: row_starts[-1]], row_starts=row_starts), left + given_up
+    return Rows(values=row_extents[: row_starts[-1]], row_starts=row_starts)
 
 
 @jit_if_large
@@ -84,14 +183,13 @@ def _draw(
     ahead: int,
     far: bool,
     out_row: NDArray[np.int32],
-    out_given_up: NDArray[np.int64],
     out_row_extents: NDArray[np.int32],
     out_row_starts: NDArray[np.int64],
 ) -> int:
     """Draw rows until `places` tokens have been drawn, padding of given up rows included, or the order ends.
 
-    Writes the extents of full rows, row by row, where each starts, and the segments of rows that are given up, by
-    extent. `out_row`, shape (most segments in a row,), is scratch space. Returns the number of full rows.
+    Writes the extents of full rows, row by row, and where each starts. `out_row`, shape (most segments in a row,), is
+    scratch space. Returns the number of full rows.
     """
     order, left, near, taken_far, skipped, _ = drawing
     rows, size, position, end = 0, 0, 0, 0
@@ -123,8 +221,6 @@ def _draw(
             position, taken, room = _close(drawing, left, position, out_row, taken, room)
         places -= len(left) - 1 - room
         if room > 0:
-            for i in range(taken):
-                out_given_up[out_row[i]] += 1
             continue
         for i in range(taken):
             out_row_extents[size] = out_row[i]

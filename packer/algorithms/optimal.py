@@ -23,8 +23,8 @@ from packer.algorithms.worst_fit import deepest, spread
 _packs = attrgetter("packs")
 log = logging.getLogger(__name__)
 
-ROUNDS, COLUMNS, WORK = 60, 6_000, 40_000_000
-"""Limits of `auto`: a second or two. They are counts, so that every machine gives the same patterns."""
+WORK = 100_000_000
+"""Limit of `auto`, a few seconds. It is a count, so that every machine gives the same patterns."""
 
 KNOTS = (160, 640)
 """Approximate numbers of rows of the coarse linear programs."""
@@ -89,15 +89,11 @@ def solve(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patt
     return Search(histogram, max_segments, Limits()).run()
 
 
-def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack by best fit or exact fill, or as `solve` with narrower limits if these need more packs than the bound."""
-    bound = lower_bound(histogram, max_segments)
-    best = best_fit_decreasing(histogram, max_segments)
-    if best.packs > bound:
-        best = min(best, exact_fill(histogram, max_segments), key=_packs)
-    if best.packs == bound:
-        return best
-    return Search(histogram, max_segments, Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK)).run()
+def auto(
+    histogram: NDArray[np.int64], max_segments: int | None = None, *, work: int = WORK, enough: int | None = None
+) -> Patterns:
+    """Pack as `solve`, with less work; stop as soon as a packing has at most `enough` packs."""
+    return Search(histogram, max_segments, Limits(work=work), part_of=enough).run()
 
 
 class Search:

@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import jit_if_large
 
 # the packer
-DEAL_ROTATION = 1  # the partition that takes the first of the rows of a pattern
-EQUAL_LENGTHS = 2  # the order of segments of equal extent, within a partition or the pool
+EQUAL_LENGTHS = 2  # the order of segments of equal extent, within a partition
 ROWS = 3  # the order of rows
 SEGMENTS_IN_ROW = 4  # the order of segments within a row
 BLOCKS = 10  # the partition of each block of documents
-DRAWING = 11  # the order in which the segments of a partition, or of the rest of several, are drawn
-POOL_ROWS = 12  # the order of rows in a shard of the pool
+DRAWING = 11  # the order in which the segments of a partition are drawn
 HOLDOUT = 17  # the hash of a document's content, which decides whether it is held out
 
 # the loader

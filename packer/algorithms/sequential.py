@@ -9,32 +9,32 @@ from packer.algorithms.jit import jit_if_large
 
 
 class OpenRow(NamedTuple):
-    """The row that the next piece may go into; by default there is none yet."""
+    """The row that the next segment may go into; by default there is none yet."""
 
     room: int = 0
     """Tokens that it still takes."""
 
     segments: int = 0
-    """Pieces in it."""
+    """Segments in it."""
 
 
 class OrderedRows(NamedTuple):
-    """Rows of consecutive pieces. A document with k cuts is k + 1 pieces; one without tokens is none.
+    """Rows of consecutive segments. A document with k cuts is k + 1 segments; one without tokens is none.
 
     Documents of 3, 0, 9 and 2 tokens by next fit in rows of 4:
 
-        pieces  3 | 4 | 4 | 1 2        OrderedRows(row_starts=[0, 1, 2, 3, 5], cut_documents=[2, 2], cut_starts=[4, 8])
+        segments  3 | 4 | 4 | 1 2      OrderedRows(row_starts=[0, 1, 2, 3, 5], cut_documents=[2, 2], cut_starts=[4, 8])
                                                    row_documents=[0, 2, 2, 2], row_offsets=[0, 0, 4, 8]
 
-    Documents can be arranged part by part, if each part goes on with the open row of the one before. The pieces before
-    row_starts[0] then belong to that row.
+    Documents can be arranged part by part, if each part goes on with the open row of the one before. The segments
+    before row_starts[0] then belong to that row.
     """
 
     row_starts: NDArray[np.int64]
-    """Shape (packs + 1,): row r holds the pieces row_starts[r] to row_starts[r + 1] - 1, numbered in source order."""
+    """Shape (packs + 1,): row r holds the segments row_starts[r] to row_starts[r + 1] - 1, numbered in source order."""
 
     row_documents: NDArray[np.int64]
-    """Shape (packs,): document of the first piece of each row."""
+    """Shape (packs,): document of the first segment of each row."""
 
     row_offsets: NDArray[np.int32]
     """Shape (packs,): token of that document at which the row begins."""
@@ -43,7 +43,7 @@ class OrderedRows(NamedTuple):
     """Shape (cuts,), ascending: the document that each cut goes through."""
 
     cut_starts: NDArray[np.int32]
-    """Shape (cuts,): where in that document the piece after the cut begins."""
+    """Shape (cuts,): where in that document the segment after the cut begins."""
 
     open_row: OpenRow
     """The last row, which the next document may go into."""
@@ -54,8 +54,8 @@ class OrderedRows(NamedTuple):
         return len(self.row_documents)
 
     @property
-    def pieces(self) -> int:
-        """The number of pieces, including those in the row that was open before."""
+    def segments(self) -> int:
+        """The number of segments, including those in the row that was open before."""
         return int(self.row_starts[-1])
 
 
@@ -75,7 +75,7 @@ def wrapped(
 ) -> OrderedRows:
     """Concatenate and cut: each row is filled to max_len by cutting the document that crosses its end.
 
-    With `max_segments` a row that holds that many pieces ends there. The other arguments are those of `sequential`.
+    With `max_segments` a row that holds that many segments ends there. The other arguments are those of `sequential`.
     """
     return _arrange(lengths, max_len, max_segments, open_row, least=1)
 
@@ -90,10 +90,10 @@ def _arrange(
     assert max_segments is None or max_segments >= 1
     limit = max_len if max_segments is None else min(max_segments, max_len)
     nothing = _room_for(0, 0, OpenRow() if open_row is None else open_row)
-    rows, cuts, pieces, _ = _walk(lengths, max_len, limit, least, nothing)
+    rows, cuts, segments, _ = _walk(lengths, max_len, limit, least, nothing)
     found = _room_for(rows, cuts, nothing.open_row)
     _, _, _, left_open = _walk(lengths, max_len, limit, least, found)
-    found.row_starts[rows] = pieces
+    found.row_starts[rows] = segments
     return found._replace(open_row=OpenRow(*left_open))
 
 
@@ -112,26 +112,26 @@ def _room_for(rows: int, cuts: int, open_row: OpenRow) -> OrderedRows:
 def _walk(
     lengths: NDArray[np.int32], max_len: int, limit: int, least: int, out: OrderedRows
 ) -> tuple[int, int, int, tuple[int, int]]:
-    """Count (rows, cuts, pieces), and write down those that `out` has room for; the fourth is the row left open.
+    """Count (rows, cuts, segments), and write down those that `out` has room for; the fourth is the row left open.
 
     `out.open_row` is the one that earlier documents left open.
 
-    A row takes the next piece while it has fewer than `limit` and room for `least` tokens, or for all that is left of
+    A row takes the next segment while it has fewer than `limit` and room for `least` tokens, or for all that is left of
     the document. Next fit and wrapping differ in that alone: `least` is max_len, or 1.
     """
-    rows, cuts, pieces = 0, 0, 0
-    room, segments = np.int64(out.open_row.room), np.int64(out.open_row.segments)
+    rows, cuts, segments = 0, 0, 0
+    room, held = np.int64(out.open_row.room), np.int64(out.open_row.segments)
     for document in range(len(lengths)):
         length = np.int64(lengths[document])
         left = length
         while left > 0:
-            if room < min(left, least) or segments == limit:
+            if room < min(left, least) or held == limit:
                 if rows < len(out.row_documents):
-                    out.row_starts[rows] = pieces
+                    out.row_starts[rows] = segments
                     out.row_documents[rows] = document
                     out.row_offsets[rows] = length - left
                 rows += 1
-                room, segments = np.int64(max_len), np.int64(0)
+                room, held = np.int64(max_len), np.int64(0)
             if left < length:
                 if cuts < len(out.cut_documents):
                     out.cut_documents[cuts] = document
@@ -140,6 +140,6 @@ def _walk(
             taken = min(left, room)
             left -= taken
             room -= taken
+            held += 1
             segments += 1
-            pieces += 1
-    return rows, cuts, pieces, (room, segments)
+    return rows, cuts, segments, (room, held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from packer.engines.engine import Engine, run_once
 from packer.errors import UNREADABLE
-from packer.progress import Progress, silent
-from packer.stores.buckets import AT_ONCE
+from packer.progress import Progress
 from packer.stores.store import Store
 
 Item = TypeVar("Item")
@@ -105,21 +104,12 @@ class Checkpoints:
         except FileNotFoundError:
             return None
 
-    def load_all(self, names: Sequence[str]) -> Iterator[Checkpoint | None]:
-        """Yield several checkpoints in order, None for a missing one; in object storage, some at the same time."""
-        for first in range(0, len(names), AT_ONCE):
-            yield from self._each(self.load, names[first : first + AT_ONCE])
-
     def read(self, name: str) -> Checkpoint:
         """Return the checkpoint of a task that has run."""
-        return next(self.read_all([name]))
-
-    def read_all(self, names: Sequence[str]) -> Iterator[Checkpoint]:
-        """Yield the checkpoints of tasks that have run, in order."""
-        for name, checkpoint in zip(names, self.load_all(names), strict=True):
-            if checkpoint is None:  # another process has just completed the output and removed its checkpoints
-                raise FileNotFoundError(name)
-            yield checkpoint
+        checkpoint = self.load(name)
+        if checkpoint is None:  # another process has just completed the output and removed its checkpoints
+            raise FileNotFoundError(name)
+        return checkpoint
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
         """Return the facts of the checkpoints "STAGE-NUMBER" that exist, by number; lists their folder once."""
@@ -148,17 +138,11 @@ class Checkpoints:
             self._held[name] = checkpoint
             return
         file, content = self._file(name), checkpoint.to_bytes()
-        if lasting and self.load(name) is not None:
-            return
-        if lasting and self.is_shared:
-            self.store.delete(file)  # damaged
-            self.store.put_if_absent(file, content)
-        else:
+        if not lasting or not self.is_shared:
             self.store.put(file, content, lasting=lasting)
-
-    def save_all(self, checkpoints: Mapping[str, Checkpoint]) -> None:
-        """Store several checkpoints by name, in object storage at the same time."""
-        self._each(lambda each: self.save(*each), list(checkpoints.items()))
+        elif not self.store.put_if_absent(file, content) and self.load(name) is None:  # it is damaged
+            self.store.delete(file)
+            self.store.put_if_absent(file, content)
 
     def _each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [task(item) for item in items] if self.store is None else self.store.each(task, items)
@@ -171,10 +155,10 @@ class Checkpoints:
 def _run_saved(
     checkpoints: Checkpoints, stage: str, task: Callable[[int], Checkpoint], number: int
 ) -> tuple[int, Mapping[str, Any]]:
-    """Run a task, and store its checkpoint; return the number and the facts of the checkpoint."""
-    checkpoint = task(number)
-    checkpoints.save(f"{stage}-{number}", checkpoint)
-    return number, checkpoint.facts
+    """Run a task, and store its checkpoint; return the number and the facts of the checkpoint that is stored."""
+    name = f"{stage}-{number}"
+    checkpoints.save(name, task(number), lasting=True)
+    return number, checkpoints.read(name).facts
 
 
 def make_checkpoint(
@@ -195,16 +179,16 @@ def make_checkpoint(
 def run_stage(
     checkpoints: Checkpoints,
     stage: str,
-    numbers: Sequence[int],
+    count: int,
     task: Callable[[int], Checkpoint],
     *,
     engine: Engine,
-    progress: Progress = silent,
+    progress: Progress,
 ) -> Mapping[int, Mapping[str, Any]]:
     """Run the tasks of a stage whose checkpoints do not exist yet; return the facts of all tasks by number.
 
-    A task must return the same checkpoint every time. Progress is reported as "plan", in tasks; tasks before the first
-    of `numbers` count as done.
+    Of several processes that run a task, the first to store its checkpoint decides the result. Progress is reported as
+    "plan", in tasks.
     """
     saved = partial(_run_saved, checkpoints, stage, task)
     found: dict[int, Mapping[str, Any]] = {}
@@ -213,9 +197,8 @@ def run_stage(
         found.update(checkpoints.facts_of(stage, [number for number in asked if number not in found]))
         return found.keys()
 
-    total = max(numbers, default=-1) + 1
-    progress("plan", total - len(numbers), total)
-    for number, facts in engine.run_missing(saved, numbers, done):
+    progress("plan", 0, count)
+    for number, facts in engine.run_missing(saved, range(count), done):
         found[number] = facts
-        progress("plan", total - len(numbers) + len(found), total)
+        progress("plan", len(found), count)
     return found

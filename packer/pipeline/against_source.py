@@ -25,12 +25,12 @@ from packer.engines.engine import Engine
 from packer.errors import SourceError
 from packer.json_records import REMEDY
 from packer.pipeline.write_shards import RowMaker
-from packer.plan.cutting import Chunk, SegmentReader, each_chunk, trained_cut_off
-from packer.plan.rows import located_pieces
+from packer.plan.rows import located_segments
+from packer.plan.segments import Chunk, SegmentReader, each_chunk, trained_cut_off
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress, TaskSums
 from packer.shards.check_shards import differences, trained_faults
-from packer.shards.located_rows import PIECE, LocatedRows, is_segment
+from packer.shards.located_rows import SEGMENT, LocatedRows, is_segment
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.row_checks import group_fault, group_values
@@ -47,7 +47,7 @@ BUCKETS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PieceSums:
+class SegmentSums:
     """Sums of hashes of segments, for each of up to BUCKETS ranges of the documents first to last - 1.
 
     Equal sums mean equal segments: with a random key, other segments have the same sum with a probability of 2**-64.
@@ -68,13 +68,13 @@ class PieceSums:
         """Documents in a range."""
         return -(-(self.last - self.first) // BUCKETS)
 
-    def of(self, pieces: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return the sums of those of some segments, an array of PIECE, that are of these documents."""
-        numbers = np.minimum(pieces["document"], self.end)
+    def of(self, segments: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the sums of the given segments, an array of SEGMENT, that belong to these documents."""
+        numbers = np.minimum(segments["document"], self.end)
         is_here = (numbers >= self.first) & (numbers < self.last)
-        pieces, numbers = pieces[is_here], numbers[is_here]
-        starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
-        keys = hashes_of(self.key, pieces["document"])
+        segments, numbers = segments[is_here], numbers[is_here]
+        starts, lengths = segments["start"].astype(np.int64), segments["length"].astype(np.int64)
+        keys = hashes_of(self.key, segments["document"])
         if self.keeps_whole:
             hashes = hashes_of(keys, starts << 32 | lengths)
         else:
@@ -83,7 +83,7 @@ class PieceSums:
         np.add.at(sums, (numbers - self.first) // self.width, hashes)
         return sums
 
-    def within(self, bucket: int) -> PieceSums:
+    def within(self, bucket: int) -> SegmentSums:
         """Return the sums of the documents of one range."""
         first = self.first + bucket * self.width
         return replace(self, first=first, last=min(first + self.width, self.last))
@@ -93,7 +93,7 @@ class ShardComparison(NamedTuple):
     """What was found in a shard."""
 
     sums: NDArray[np.uint64]
-    """Sums of its segments; see `PieceSums`."""
+    """Sums of its segments; see `SegmentSums`."""
 
     split: int
     """Segments at the beginning of a document that goes on elsewhere."""
@@ -121,10 +121,10 @@ class SourceComparison:
         options, shards = self.manifest.options, self.manifest.shards
         count, packed = self.documents.identity.documents, self.manifest.source.documents
         key = np.uint64(secrets.randbits(64))
-        sums = PieceSums(first=0, last=count + 1, end=count, key=key, keeps_whole=options.keeps_whole)
+        sums = SegmentSums(first=0, last=count + 1, end=count, key=key, keeps_whole=options.keeps_whole)
 
         # Compare every value of the rows.
-        found, split, faults = sums.of(np.zeros(0, PIECE)), 0, dict[int, tuple[str, ...]]()
+        found, split, faults = sums.of(np.zeros(0, SEGMENT)), 0, dict[int, tuple[str, ...]]()
         report = TaskSums(lambda done: progress("compare", done, self.manifest.totals.tokens_packed))
         for shard, one in Engine(workers=workers).run(partial(self._compare, sums), range(len(shards)), report):
             found, split, faults[shard] = found + one.sums, split + one.split, one.faults
@@ -155,11 +155,11 @@ class SourceComparison:
         counted["tokens_trained_truncated"] = trained_cut_off(self.documents, options, workers)
         yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
 
-    def _expected(self, sums: PieceSums, workers: int) -> Iterator[Chunk]:
+    def _expected(self, sums: SegmentSums, workers: int) -> Iterator[Chunk]:
         """Cut the documents of the source as the options say; the values of a chunk are the sums of its segments."""
         last = min(sums.last, sums.end)
         return each_chunk(
-            self.reader, lambda each: sums.of(located_pieces(each, each.numbers())), workers, sums.first, last
+            self.reader, lambda each: sums.of(located_segments(each, each.numbers())), workers, sums.first, last
         )
 
     def _bounds(self, histogram: NDArray[np.int64]) -> dict[str, object]:
@@ -173,7 +173,7 @@ class SourceComparison:
             return {"groups": group_totals(groups, ungrouped).to_dict(), "lower_bound": bound}
         return {} if options.keeps_whole else {"lower_bound": cut_bound(histogram, options.max_segments)}
 
-    def _other_segments(self, sums: PieceSums) -> str:
+    def _other_segments(self, sums: SegmentSums) -> str:
         """Name the first document whose segments differ, which is one of these."""
         while sums.last - sums.first > 1:
             expected = sum(chunk.values for chunk in self._expected(sums, 1))
@@ -189,7 +189,7 @@ class SourceComparison:
         batches = [*checked_batches(self.folder, self.manifest.shards[shard], self.manifest, compares_hash=False)]
         return pa.Table.from_batches(batches), LocatedRows.joined(map(LocatedRows.of_batch, batches))
 
-    def _compare(self, sums: PieceSums, shard: int) -> tuple[int, ShardComparison]:
+    def _compare(self, sums: SegmentSums, shard: int) -> tuple[int, ShardComparison]:
         """Compare a shard, whose segments may be of any documents; return its number and what was found."""
         table, rows = self._rows(shard)
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths

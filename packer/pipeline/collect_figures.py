@@ -29,9 +29,9 @@ from packer.loader.row_tokens import nodes_of
 from packer.options import PackOptions
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.pipeline.waiting import waiting_of
-from packer.plan.cutting import SegmentReader
 from packer.plan.make_plan import plan_lengths
 from packer.plan.rows import Plan
+from packer.plan.segments import SegmentReader
 from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
 from packer.report.charts import ShownRow
@@ -92,7 +92,7 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
 
 def figures_of_plan(plan: Plan, max_len: int, *, keeps_rows: bool = False) -> RowFigures:
     """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
-    return _summed(map(plan.rows, range(len(plan.shard_rows))), max_len, keeps_rows=keeps_rows)
+    return _summed(map(plan.rows, range(len(plan.shard_starts) - 1)), max_len, keeps_rows=keeps_rows)
 
 
 def _summed(parts: Iterable[LocatedRows], max_len: int, *, keeps_rows: bool) -> RowFigures:
@@ -311,7 +311,7 @@ def planned_rows(plan: Plan, chosen: Sequence[int], align: int) -> tuple[ShownRo
     """Return the chosen rows of a plan, whose numbers are ascending."""
     found: list[ShownRow] = []
     first_row = 0
-    for shard, rows in enumerate(plan.shard_rows):
+    for shard, rows in enumerate(np.diff(plan.shard_starts).tolist()):
         located = plan.rows(shard)
         here = (row for row in chosen if first_row <= row < first_row + rows)
         found += (_planned_row(located, row, row - first_row, align) for row in here)

@@ -34,9 +34,8 @@ from packer.pipeline.source_warnings import (
     warn_of_texts,
 )
 from packer.pipeline.write_shards import ShardMaker, write_shards
-from packer.plan.cutting import trained_cut_off
-from packer.plan.leftover_values import leftover_values
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
+from packer.plan.segments import trained_cut_off
 from packer.progress import Progress
 from packer.shards.files import MANIFEST, all_shard_names, changed_since, check_files, holdout_of
 from packer.shards.manifest import Manifest, ShardTable, datasets_files, is_packed
@@ -123,14 +122,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                 watch.check()
 
                 # Write the shards that are missing.
-                leftovers = leftover_values(documents, plan, row_format)
-                maker = ShardMaker(
-                    documents=documents,
-                    plan=plan,
-                    row_format=row_format,
-                    leftovers=leftovers,
-                    ranks=options.balance_ranks,
-                )
+                maker = ShardMaker(documents=documents, plan=plan, row_format=row_format, ranks=options.balance_ranks)
                 entries = write_shards(output, maker, options.shard_size, watch, engine, progress)
 
                 # Write the manifest, which completes the dataset.

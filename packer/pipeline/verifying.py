@@ -70,8 +70,8 @@ def verify(
 
     Without `source`, this checks hashes, structure, the totals of the manifest, and groups if their column is kept.
     With it, every token that should be in the rows is also compared with the source, together with its label and its
-    place, and the totals are those of its documents and tokens. Three totals that only the planner knows are not
-    counted again: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm may improve on the bounds of
+    place, and the totals are those of its documents and tokens. Two totals that only the planner knows are not
+    counted again: `rows_ungrouped`, and `lower_bound` if the algorithm may improve on the bounds of
     `packer.algorithms.bounds`.
 
     Args:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.engines.engine import Engine, run_tasks, without
+from packer.engines.engine import Engine, run_tasks
 from packer.errors import SourceError
 from packer.json_records import REMEDY, ShardEntry
 from packer.loader.row_order import order_for_readers
 from packer.output.unfinished_output import Output
-from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import Plan
 from packer.progress import Progress, TaskSums
 from packer.shards.files import all_shard_names, shard_name, shard_number
@@ -27,17 +24,14 @@ from packer.shards.writer import (
     Counts,
     KeptValues,
     TokenColumns,
-    Values,
-    as_columns,
     build_batch,
-    copy_values,
     write_shard,
 )
 from packer.signals import raise_if_interrupted
 from packer.sources.documents import reading
 from packer.sources.read_documents import Documents
 from packer.sources.source import Watch
-from packer.token_memory import Spans, fetched_spans
+from packer.token_memory import fetched_spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +46,7 @@ class RowMaker:
 
     def batches(self, rows: LocatedRows) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of some rows in order, each with its counts."""
-        return self.copied(rows, *self.read(rows.values))
-
-    def copied(
-        self, rows: LocatedRows, columns: TokenColumns, lists: NDArray[np.int64]
-    ) -> Iterator[tuple[pa.RecordBatch, Counts]]:
-        """Yield the record batches of rows, whose values per token are in `columns`: segment s in list lists[s]."""
+        columns, lists = self._read(rows)
         kept, schema, segments = self._kept(rows), self.row_format.schema, 0
         for first, last in self.row_format.batches(len(rows)):
             part = rows.part(first, last)
@@ -67,11 +56,11 @@ class RowMaker:
             try:
                 yield build_batch(part, own, columns, kept, self.row_format, schema)
             except BadTokenError as bad:
-                raise SourceError(self.explain(bad, columns, part, own)) from bad
+                raise SourceError(self._explain(bad, columns, part, own)) from bad
 
-    def read(self, pieces: NDArray[Any]) -> tuple[TokenColumns, NDArray[np.int64]]:
-        """Return columns with the values of segments, an array of PIECE, in memory, and the list of each in them."""
-        rows, columns = _one_row(pieces), self.documents.table.token_columns(self.row_format)
+    def _read(self, rows: LocatedRows) -> tuple[TokenColumns, NDArray[np.int64]]:
+        """Return columns with the values of the segments of rows in memory, and the list of each in them."""
+        columns = self.documents.table.token_columns(self.row_format)
         with reading(self.documents.source.name):
             return fetched_spans(columns, rows.documents, rows.starts, rows.lengths)
 
@@ -82,7 +71,7 @@ class RowMaker:
         lists, extra = np.unique(rows.documents), self.documents.table.extra
         return KeptValues(lists=lists, values={name: extra[name].at(lists) for name in self.row_format.kept})
 
-    def explain(self, bad: BadTokenError, columns: TokenColumns, rows: LocatedRows, lists: NDArray[np.int64]) -> str:
+    def _explain(self, bad: BadTokenError, columns: TokenColumns, rows: LocatedRows, lists: NDArray[np.int64]) -> str:
         """Return a message that names the document, position and value that is not a token id."""
         document, start, length = rows.values[bad.segment].tolist()
         values = columns[bad.column].values_at(int(lists[bad.segment]), start, length)
@@ -95,26 +84,12 @@ class ShardMaker(RowMaker):
 
     plan: Plan
 
-    leftovers: LeftoverValues | None = None
-    """Checkpoints with the values of leftovers; None if every shard reads its segments from the source."""
-
     ranks: int | None = None
     """Number of consecutive rows of like work, for readers in order; None leaves rows in the order of the plan."""
 
     def batches_of(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of a shard in order, each with its counts."""
-        rows, leftovers = self._rows(shard), self.leftovers
-        if leftovers is None:
-            return self.batches(rows)
-        if leftovers.plan.is_of_pool(shard):
-            values = leftovers.collected(shard, rows.values, self.copy)
-            return self.copied(rows, as_columns(values, rows.starts, rows.lengths), np.arange(len(rows.values)))
-        left = leftovers.left_by(shard)
-        if left is None:
-            return self.batches(rows)
-        columns, lists = self.read(np.concatenate([rows.values, left.pieces]))
-        leftovers.save(left, partial(self.copy, read=(columns, lists[len(rows.values) :])))
-        return self.copied(rows, columns, lists)
+        return self.batches(self._rows(shard))
 
     def _rows(self, shard: int) -> LocatedRows:
         """Return the rows of a shard in the order in which they are written."""
@@ -122,28 +97,9 @@ class ShardMaker(RowMaker):
         if self.ranks is None:
             return rows
         squares = np.append(0, np.cumsum(rows.lengths**2))
-        first = sum(self.plan.shard_rows[:shard])
+        first = int(self.plan.shard_starts[shard])
         order = order_for_readers(np.diff(squares[rows.row_starts]), first=first, ranks=self.ranks)
         return rows.chosen(order)
-
-    def copy(
-        self,
-        pieces: NDArray[Any],
-        places: NDArray[np.int64],
-        out: Values,
-        read: tuple[TokenColumns, NDArray[np.int64]] | None = None,
-    ) -> None:
-        """Copy the values of segments, from what `read` returned for them, to these places in `out`."""
-        rows, (columns, lists) = _one_row(pieces), read or self.read(pieces)
-        try:
-            copy_values(columns, Spans(lists, rows.starts, rows.lengths, places), out)
-        except BadTokenError as bad:
-            raise SourceError(self.explain(bad, columns, rows, lists)) from bad
-
-
-def _one_row(pieces: NDArray[Any]) -> LocatedRows:
-    """Return segments that do not form rows, as if they were one row."""
-    return LocatedRows(values=pieces, row_starts=np.array([0, len(pieces)]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,10 +130,10 @@ def write_shards(
     Progress is reported as "check", in bytes of existing shards, and as "write", in tokens of shards
     that this process wrote.
     """
-    totals, row_format, rows_of = maker.plan.totals, maker.row_format, maker.plan.shard_rows
+    totals, row_format, count = maker.plan.totals, maker.row_format, len(maker.plan.shard_starts) - 1
     claimed.check_disk(row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
-    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(rows_of))
-    names = all_shard_names(len(rows_of))
+    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=count)
+    names = all_shard_names(count)
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
     report = TaskSums(lambda rows: progress("write", rows * row_format.max_len, totals.rows * row_format.max_len))
     report(-1, sum(entry.rows for entry in entries.values()))
@@ -187,12 +143,9 @@ def write_shards(
             entries.update(claimed.committed([names[shard] for shard in asked if names[shard] not in entries]))
         return [shard for shard in asked if names[shard] in entries]
 
-    leftovers = maker.leftovers
-    pool = [] if leftovers is None else leftovers.plan.pool_numbers.tolist()
-    for shards in (without(range(len(names)), pool), pool):  # the former leave values for those of the pool
-        for entry in engine.run_missing(task, shards, written, report):
-            entries[entry.file] = entry
-            report(shard_number(entry.file), entry.rows)
+    for entry in engine.run_missing(task, range(count), written, report):
+        entries[entry.file] = entry
+        report(shard_number(entry.file), entry.rows)
     watch.check()
     return [entries[name] for name in names]
 

@@ -1,6 +1,6 @@
 """Plan the rows of documents in one of three ways.
 
-- With a histogram algorithm, partitions of the source pack their own documents (`plan_partitions`).
+- With a histogram algorithm, partitions of the source pack their own documents (`partition_plan`).
 - With an order algorithm, rows follow the order of the source (`order_plan`).
 - With groups of documents, or limits besides tokens, no partition can plan its documents alone, so the whole plan is
   held in memory (`whole_plan`).
@@ -17,17 +17,17 @@ from packer.algorithms.jit import prepare_for
 from packer.engines.checkpoints import Checkpoints
 from packer.engines.engine import Engine
 from packer.options import PackOptions
-from packer.plan.cutting import Planning, SegmentReader
 from packer.plan.order_plan import plan_in_order
-from packer.plan.plan_partitions import plan_partitions, survey
-from packer.plan.rows import Plan
+from packer.plan.partition_plan import plan_partitions, survey
+from packer.plan.rows import Plan, Planning
+from packer.plan.segments import SegmentReader
 from packer.plan.whole_plan import DocumentValues, document_values, plan_whole
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
 from packer.sources.read_documents import Documents
 from packer.sources.token_tables import ValueColumn
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
 shards would have other documents."""
 

@@ -19,9 +19,8 @@ from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.engines.checkpoints import Checkpoint, make_checkpoint
 from packer.json_records import PlanTotals
 from packer.options import PackOptions
-from packer.plan.cutting import Planning, SegmentReader, each_chunk, require_segments
-from packer.plan.rows import located
-from packer.plan.segments import Segments
+from packer.plan.rows import Planning, located
+from packer.plan.segments import SegmentReader, Segments, each_chunk, require_segments
 from packer.shards.located_rows import LocatedRows
 
 STRETCH = 1 << 20
@@ -42,8 +41,8 @@ def row_places(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find where some rows begin: (documents, skipped), each int64, shape (rows,).
 
-    `skipped` is the part of the document that is in earlier rows: a number of pieces if the algorithm keeps them whole,
-    otherwise of tokens. Lengths [3, 9] with max_len 4, for example:
+    `skipped` is the part of the document that is in earlier rows: a number of segments if the algorithm keeps them
+    whole, otherwise of tokens. Lengths [3, 9] with max_len 4, for example:
 
         next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
         wrapped   3 1 | 4 | 4      rows begin at (0, 0), (1, 1), (1, 5)
@@ -52,7 +51,7 @@ def row_places(
     if not keeps_whole:
         return found, arranged.row_offsets[rows].astype(np.int64)
     heads = segments.heads
-    # Piece i is tail number i - h, or a head of that document, if h heads come earlier.
+    # Segment i is tail number i - h, or a head of that document, if h heads come earlier.
     earlier = np.searchsorted(heads + np.arange(len(heads)), found)
     numbers = found - earlier
     skipped: NDArray[np.int64] = earlier - np.searchsorted(heads, numbers)
@@ -66,24 +65,16 @@ class OrderPlan:
     reader: SegmentReader
     totals: PlanTotals
 
-    rows_per_shard: int
-    """Rows of every shard but the last."""
+    shard_starts: NDArray[np.int64]
+    """First row of each shard, and the end of the last: shape (shards + 1,)."""
 
     marks: NDArray[np.int64]
     """Shape (3, marks): number of the row that begins at each mark; the document with which it begins; and the part of
     that document that is in earlier rows, see `row_places`. The last mark has the numbers of rows and documents."""
 
-    @property
-    def shard_rows(self) -> list[int]:
-        """Rows of each shard; none is empty."""
-        count = self.totals.rows
-        rows: list[int] = np.diff([*range(0, count, self.rows_per_shard), count]).tolist()
-        return rows
-
     def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard, stretch by stretch; a shard begins at a mark."""
-        first = shard * self.rows_per_shard
-        begin, end = np.searchsorted(self.marks[0], [first, min(first + self.rows_per_shard, self.totals.rows)])
+        begin, end = np.searchsorted(self.marks[0], self.shard_starts[shard : shard + 2])
         return LocatedRows.joined(map(self._stretch, range(begin, end)))
 
     def _stretch(self, mark: int) -> LocatedRows:
@@ -94,9 +85,9 @@ class OrderPlan:
             end += 1
         segments = self.reader.segments(np.array([[document, end]]))
         if options.keeps_whole:
-            numbers, lengths = segments.pieces_in_order()
+            numbers, lengths = segments.in_order()
             arranged = _arrange(options, lengths[skipped:])
-            numbers = numbers[lengths > 0][skipped:]  # every piece before the first row has tokens
+            numbers = numbers[lengths > 0][skipped:]  # every segment before the first row has tokens
         else:
             lengths = segments.kept_lengths()
             if skipped:
@@ -104,12 +95,12 @@ class OrderPlan:
                 lengths[0] -= skipped
             arranged = _arrange(options, lengths)
             cut_documents, cut_starts = arranged.cut_documents, arranged.cut_starts
-            if skipped:  # also cut off the piece before the first row
+            if skipped:  # also cut off the segment before the first row
                 offsets = np.where(cut_documents == 0, np.int32(skipped), np.int32(0))
                 cut_documents = np.concatenate([np.zeros(1, np.int64), cut_documents])
                 cut_starts = np.concatenate([np.array([skipped], np.int32), cut_starts + offsets])
             segments = segments.cut_at(cut_documents, cut_starts)
-            numbers, lengths = segments.pieces_in_order()
+            numbers, lengths = segments.in_order()
             numbers = numbers[lengths > 0][int(skipped > 0) :]
         row_starts = arranged.row_starts[: last_row - first_row + 1]
         return located(Rows(values=numbers[: row_starts[-1]], row_starts=row_starts), segments)
@@ -118,10 +109,11 @@ class OrderPlan:
 def plan_in_order(planning: Planning) -> OrderPlan:
     """Plan the rows of all documents by an order algorithm; shards but the last have `rows_per_shard` rows."""
     checkpoint = make_checkpoint(planning.checkpoints, "order", partial(_save_marks, planning), planning.engine)
+    totals = PlanTotals.from_dict(checkpoint.facts["totals"])
     return OrderPlan(
         reader=planning.reader,
-        rows_per_shard=planning.rows_per_shard,
-        totals=PlanTotals.from_dict(checkpoint.facts["totals"]),
+        totals=totals,
+        shard_starts=np.append(np.arange(0, totals.rows, planning.rows_per_shard), totals.rows),
         marks=np.stack([checkpoint.arrays[name] for name in _MARKS]),
     )
 
@@ -131,13 +123,13 @@ def _save_marks(planning: Planning) -> Checkpoint:
     options = planning.reader.options
     keeps_whole = options.keeps_whole
     account, histogram = None, np.zeros(options.max_len + 1, np.int64)
-    rows = pieces = documents = places = stretch = 0
+    rows = segments = documents = places = stretch = 0
     open_row = OpenRow()
     found: list[NDArray[np.int64]] = []
 
     def arranged_lengths(segments: Segments) -> NDArray[np.int32]:
         # An algorithm that does not keep segments whole cuts whole documents itself.
-        return segments.pieces_in_order()[1] if keeps_whole else segments.kept_lengths()
+        return segments.in_order()[1] if keeps_whole else segments.kept_lengths()
 
     for chunk in each_chunk(planning.reader, arranged_lengths, planning.engine.workers):
         arranged = _arrange(options, chunk.values, open_row)
@@ -147,17 +139,18 @@ def _save_marks(planning: Planning) -> Checkpoint:
         account = one if account is None else account + one
         histogram += chunk.histogram
         numbers = np.arange(rows, rows + arranged.packs)
-        stretches = (arranged.row_documents + places + arranged.row_starts[:-1] + pieces) // STRETCH
+        stretches = (arranged.row_documents + places + arranged.row_starts[:-1] + segments) // STRETCH
         chosen = np.flatnonzero((numbers % planning.rows_per_shard == 0) | (np.diff(stretches, prepend=stretch) > 0))
         firsts, skipped = row_places(chunk.segments, arranged, chosen, keeps_whole=keeps_whole)
         found.append(np.stack([numbers[chosen], firsts + documents, skipped]))
         stretch = int(stretches[-1]) if arranged.packs else stretch
         open_row = arranged.open_row
-        rows, pieces, places = rows + arranged.packs, pieces + arranged.pieces, places + len(chunk.values)
+        rows, segments = rows + arranged.packs, segments + arranged.segments
+        places += len(chunk.values)
         documents += chunk.segments.documents
-    account = require_segments(account, pieces, options)
+    account = require_segments(account, segments, options)
     found.append(np.array([[rows], [documents], [0]]))
     bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_segments)
-    totals = PlanTotals.of(account, max_len=options.max_len, segments=pieces, rows=rows, pool_rows=0, lower_bound=bound)
+    totals = PlanTotals.of(account, max_len=options.max_len, segments=segments, rows=rows, lower_bound=bound)
     arrays = dict(zip(_MARKS, np.concatenate(found, axis=1), strict=True))
     return Checkpoint(facts={"totals": totals.to_dict()}, arrays=arrays)

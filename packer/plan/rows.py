@@ -5,19 +5,23 @@ A permutation decides between segments of equal extent.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.index_arrays import extents_of, joined_ranges, sorted_indices
+from packer.algorithms.index_arrays import sorted_indices
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns, Rows
 from packer.algorithms.permute import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, key_of, permute_all, permute_runs
+from packer.engines.checkpoints import Checkpoints
+from packer.engines.engine import Engine
 from packer.json_records import PlanTotals
 from packer.options import PackOptions
-from packer.plan.segments import Segments, documents_in
+from packer.plan.segments import SegmentReader, Segments, documents_in
+from packer.progress import Progress, silent
 from packer.shards.located_rows import LocatedRows
 
 
@@ -28,34 +32,20 @@ def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patte
     return solve(histogram, options.max_segments)
 
 
-def place_rows(
-    extents: NDArray[np.int32], rows: Rows, max_len: int, *, seed: int, stream: int = 0
-) -> tuple[Rows, NDArray[Any]]:
+def place_rows(extents: NDArray[np.int32], rows: Rows, max_len: int, *, seed: int, stream: int = 0) -> Rows:
     """Fill rows with segments at random: choose among equal extents, and order the rows and the segments in each.
 
     `extents` has the extent of each segment number, 0 for a number without a segment. `rows` are rows of extents, for
-    each of which there is a segment. Returns the rows, and the numbers of the segments that no row took, by extent.
+    each of which there is a segment.
     """
     starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
     order = np.arange(len(rows), dtype=numbers.dtype)
     permute_all(order, key_of(seed, ROWS, stream))
-    taken = starts.copy()
     slots = np.empty(len(rows.values), numbers.dtype)
-    _fill_rows(rows.values, rows.row_starts, order, numbers, taken, slots)
+    _fill_rows(rows.values, rows.row_starts, order, numbers, starts, slots)
     row_starts = np.concatenate([[0], np.cumsum(np.diff(rows.row_starts)[order])]).astype(np.int64)
     permute_runs(row_starts, key_of(seed, SEGMENTS_IN_ROW, stream), SEGMENTS_IN_ROW, 0, slots)
-    return Rows(values=slots, row_starts=row_starts), _from_each(starts, taken[1:-1], numbers)
-
-
-def segments_left(
-    extents: NDArray[np.int32], left: NDArray[np.int64], max_len: int, *, seed: int, stream: int
-) -> NDArray[Any]:
-    """Return the numbers of the segments that `place_rows` would leave, without making the rows.
-
-    `left`, shape (max_len + 1,), has the number of segments of every extent that are left.
-    """
-    starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
-    return _from_each(starts, starts[2:] - left[1:], numbers)  # rows take the first of every extent
+    return Rows(values=slots, row_starts=row_starts)
 
 
 def sorted_by_extent(
@@ -65,12 +55,6 @@ def sorted_by_extent(
     starts, numbers = sorted_indices(extents, max_len + 1)
     permute_runs(starts[1:], np.uint64(seed), EQUAL_LENGTHS, (stream << 32) + 1, numbers)
     return starts, numbers
-
-
-def _from_each(starts: NDArray[np.int64], firsts: NDArray[np.int64], numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of every extent above 0 from `firsts` on, shape (max_len,), which index `numbers`."""
-    found: NDArray[Any] = numbers[joined_ranges(firsts, starts[2:] - firsts)]
-    return found
 
 
 @jit_if_large
@@ -84,7 +68,8 @@ def _fill_rows(
 ) -> None:
     """Fill rows, in this order, with the next segment of each of their extents; write segment numbers to `out_slots`.
 
-    `out_firsts`, shape (max_len + 2,), has the start of each extent in `numbers`; afterwards, the first that is left.
+    `out_firsts`, shape (max_len + 2,), has the start of each extent in `numbers`. On return, it points at the first
+    segment of each extent that no row took.
     """
     slot = 0
     for row in row_order:
@@ -105,6 +90,22 @@ def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, se
     return Rows(values=numbers, row_starts=row_starts)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planning:
+    """Documents to plan, and what runs the tasks of the plan."""
+
+    reader: SegmentReader
+
+    rows_per_shard: int
+    """Largest number of rows of a shard."""
+
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    """Store of the results of tasks; a task that has left a checkpoint does not run again."""
+
+    engine: Engine = field(default_factory=Engine)
+    progress: Progress = silent
+
+
 class Plan(Protocol):
     """Which segments each row of each shard has. Can be pickled."""
 
@@ -113,17 +114,17 @@ class Plan(Protocol):
         """Totals for the manifest."""
 
     @property
-    def shard_rows(self) -> list[int]:
-        """Number of rows of each shard; none is empty."""
+    def shard_starts(self) -> NDArray[np.int64]:
+        """First row of each shard, and the end of the last: shape (shards + 1,); no shard is empty."""
 
     def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard, the same ones each time."""
 
 
-def even_cuts(rows: int, rows_per_shard: int) -> list[int]:
+def even_cuts(rows: int, rows_per_shard: int) -> NDArray[np.int64]:
     """Return where shards of about the same size begin, and where the last ends: 7, 3 -> 0, 2, 4, 7."""
     shards = -(-rows // rows_per_shard)
-    return [0, *(rows * (shard + 1) // shards for shard in range(shards))]
+    return np.arange(shards + 1) * rows // max(1, shards)
 
 
 _TOGETHER = 1 << 16  # segments whose documents are found together
@@ -131,20 +132,14 @@ _TOGETHER = 1 << 16  # segments whose documents are found together
 
 def located(rows: Rows, segments: Segments) -> LocatedRows:
     """Locate rows of segments by number."""
-    return LocatedRows(values=located_pieces(segments, rows.values), row_starts=rows.row_starts)
+    return LocatedRows(values=located_segments(segments, rows.values), row_starts=rows.row_starts)
 
 
-def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
-    """Locate segments by number: an array of PIECE."""
-    pieces = segments.locate(numbers)
+def located_segments(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
+    """Locate segments by number: an array of SEGMENT."""
+    found = segments.locate(numbers)
     if segments.ranges is not None:
-        for first in range(0, len(pieces), _TOGETHER):
-            part = pieces["document"][first : first + _TOGETHER]
+        for first in range(0, len(found), _TOGETHER):
+            part = found["document"][first : first + _TOGETHER]
             part[:] = documents_in(segments.ranges, part)
-    return pieces
-
-
-def extents_of_pieces(pieces: NDArray[Any], align: int) -> NDArray[np.int32]:
-    """Return the extent of each piece."""
-    extents: NDArray[np.int32] = extents_of(pieces["length"].copy(), align)
-    return extents
+    return found

@@ -1,20 +1,34 @@
-"""Documents cut into segments of at most max_len tokens."""
+"""Documents cut into segments as the options say: at max_len or between exchanges, without those that are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import Integer, extents_of, joined_ranges
+from packer.algorithms.jit import jit_if_large
+from packer.arrow import as_numpy
+from packer.column_names import NO_LOSS
+from packer.engines.engine import DecodePool
+from packer.errors import SourceError
 from packer.json_records import Account
+from packer.options import PackOptions
 from packer.options.option import LongPolicy
-from packer.shards.located_rows import PIECE
+from packer.shards.located_rows import SEGMENT
+from packer.sources.content_hashes import left_out
+from packer.sources.documents import reading
+from packer.sources.meanings import EXCHANGE_STARTS
+from packer.sources.read_documents import Documents
+from packer.sources.token_tables import TokenTable, ValueColumn
+from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of
 
-_TOGETHER = 1 << 16  # segments that are counted together
+_COUNTED_TOGETHER = 1 << 16  # segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +84,8 @@ class Segments:
     def histogram(self) -> NDArray[np.int64]:
         """Number of segments of every extent, 0 at extent 0: shape (max_len + 1,)."""
         histogram = np.zeros(self.max_len + 1, np.int64)
-        for first in range(0, self.count, _TOGETHER):
-            extents = extents_of(self.tokens[first : first + _TOGETHER], self.align)
+        for first in range(0, self.count, _COUNTED_TOGETHER):
+            extents = extents_of(self.tokens[first : first + _COUNTED_TOGETHER], self.align)
             # Extents above max_len occur only if `verify` cuts documents as a damaged row has them.
             histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0
@@ -115,8 +129,8 @@ class Segments:
         """Return the numbers of all segments with tokens, tails first: int64."""
         return np.flatnonzero(self.tokens)
 
-    def pieces_in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return the numbers and the extents of all pieces in source order: the heads of a document, then its tail.
+    def in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the numbers and the extents of all segments in source order: the heads of a document, then its tail.
 
         The extent of a tail without tokens is 0. Both have the shape (count,).
         """
@@ -124,13 +138,13 @@ class Segments:
         return numbers, self.extents()[numbers]
 
     def locate(self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
-        """Return segments by number: an array of PIECE."""
-        pieces = np.empty(len(numbers), PIECE)
+        """Return segments by number: an array of SEGMENT."""
+        found = np.empty(len(numbers), SEGMENT)
         documents = numbers.astype(np.int64)
         is_head = documents >= self.documents
         documents[is_head] = self.heads[documents[is_head] - self.documents]
-        pieces["document"], pieces["start"], pieces["length"] = documents, self.starts[numbers], self.tokens[numbers]
-        return pieces
+        found["document"], found["start"], found["length"] = documents, self.starts[numbers], self.tokens[numbers]
+        return found
 
     def cut_at(self, documents: NDArray[np.int64], starts: NDArray[np.int32]) -> Segments:
         """Return the same documents with their kept tokens cut elsewhere.
@@ -170,8 +184,8 @@ class Segments:
     def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int]:
         """Count the documents that have no other segments than these, and the tokens of these."""
         concerned, lost = np.unique(self.locate(numbers)["document"], return_counts=True)
-        pieces = self._sums(np.minimum(self.tokens, 1))[concerned]
-        return int(np.count_nonzero(pieces == lost)), int(self.tokens[numbers].sum(dtype=np.int64))
+        all_segments = self._sums(np.minimum(self.tokens, 1))[concerned]
+        return int(np.count_nonzero(all_segments == lost)), int(self.tokens[numbers].sum(dtype=np.int64))
 
 
 def documents_in(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -217,3 +231,323 @@ def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *,
         dropped={"empty": (len(lengths) - int(np.count_nonzero(lengths)), 0), "too_long": dropped},
         truncated=truncated,
     )
+
+
+_CHECKED_TOGETHER = 4 << 20  # labels
+
+
+def cut_lengths_of(
+    options: PackOptions,
+    lengths: NDArray[np.int32],
+    ranges: NDArray[np.int64] | None = None,
+    left_out: NDArray[np.bool_] | None = None,
+) -> Segments:
+    """Cut documents into segments, as the options say; see `cut_documents`.
+
+    `ranges` are those of `Segments`. Documents that are `left_out`, none of which is empty, have no segments. Raises a
+    SourceError with the number of the first document that is longer than max_len and must not be cut.
+    """
+    taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
+    _refuse_long(options, taken, ranges)
+    segments = cut_documents(taken, options.max_len, options.long, align=options.align)
+    dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
+    if left_out is not None:  # they were cut as empty documents
+        count, tokens = _counts(lengths[left_out])
+        reason = "not_held_out" if options.is_holdout else "held_out"
+        dropped |= {"empty": (dropped["empty"][0] - count, 0), reason: (count, tokens)}
+    return replace(segments, lengths=lengths, ranges=ranges, dropped=dropped)
+
+
+def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
+    """Raise a SourceError if a document is longer than a row, and the options do not say how to cut it."""
+    if options.long not in ("split", "error") or (options.long == "split" and not options.never_splits):
+        return
+    is_long = lengths > options.max_len
+    if not is_long.any():
+        return
+    first, count = int(is_long.argmax()), np.count_nonzero(is_long)
+    document = int(_numbers(ranges, np.array([first]))[0])
+    limit = f"and max_len is {options.max_len:,}"
+    if options.pairs:
+        raise SourceError(
+            f"pair {document} takes {lengths[first]:,} tokens {limit} ({count:,} pairs are longer), and pairs are "
+            "never split: choose --long drop"
+        )
+    remedy = "choose --long split, truncate or drop"
+    if options.never_splits:
+        remedy = "with --limit none is split: choose --long drop or truncate"
+    raise SourceError(
+        f"document {document} has {lengths[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
+    )
+
+
+def _numbers(ranges: NDArray[np.int64] | None, local: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers in the source of documents that are numbered within some ranges of it, or by it."""
+    return local if ranges is None else documents_in(ranges, local)
+
+
+def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
+    return len(tokens), int(tokens.sum(dtype=np.int64))
+
+
+def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
+    """Return the account of a source, or raise a SourceError with the reason why it has no segments to pack."""
+    if account is None:
+        raise SourceError("nothing to pack: there are no documents")
+    if segments:
+        return account
+    dropped = account.documents_dropped
+    if dropped.get("untrained"):
+        raise SourceError(
+            f"nothing to pack: none of {account.documents:,} documents has a trained token; check the labels"
+        )
+    for reason, remedy in (("held_out", "fewer"), ("not_held_out", "more")):
+        if left := dropped.get(reason):
+            raise SourceError(
+                f"nothing to pack: of {account.documents:,} documents, {left:,} are {reason.replace('_', ' ')}, and "
+                f"none of the others can be packed: hold out {remedy} (--holdout is {options.holdout})"
+            )
+    raise SourceError(
+        f"nothing to pack: of {account.documents:,} documents, {dropped['empty']:,} are empty and "
+        f"{dropped['too_long']:,} longer than max_len {options.max_len:,} (--long {options.long}); "
+        "check the source, --max-len and --long"
+    )
+
+
+def _split_at_exchanges(segments: Segments, starts: ValueColumn, describe: Callable[[int], str]) -> Segments:
+    """Split long documents where exchanges begin: `starts` has lists of these places, by the number of a document."""
+    documents = np.flatnonzero(segments.kept_lengths() > segments.max_len)
+    if not len(documents):
+        return segments
+    found = starts.at(_numbers(segments.ranges, documents))
+    try:
+        found = found.cast(pa.list_(pa.int32()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise SourceError(f"'{EXCHANGE_STARTS}' holds {found.type}: give lists of positions") from None
+    places = found.flatten()  # without those of null lists
+    if places.null_count:
+        raise SourceError(f"'{EXCHANGE_STARTS}' holds a null position; give those where the exchanges of a chat begin")
+    offsets = np.append(0, np.cumsum(as_numpy(found.value_lengths().fill_null(0)), dtype=np.int64))
+    lengths = segments.lengths[documents]
+    cuts = np.empty(int(2 * (lengths // segments.max_len).sum(dtype=np.int64)), np.int32)
+    counts, wrong = cuts_before(lengths, offsets, as_numpy(places), segments.max_len, cuts)
+    if wrong >= 0:
+        where = f"{describe(int(documents[wrong]))}: its '{EXCHANGE_STARTS}'"
+        raise SourceError(f"{where} are not in order inside its {lengths[wrong]:,} tokens")
+    return segments.cut_at(np.repeat(documents, counts), cuts[: counts.sum()])
+
+
+@jit_if_large
+def cuts_before(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int32],
+    max_len: int,
+    out_cuts: NDArray[np.int32],
+) -> tuple[NDArray[np.int64], int]:
+    """Cut documents before exchanges, each segment as long as max_len allows, and exchanges that are longer anywhere.
+
+    The exchanges of document i begin at starts[offsets[i]:offsets[i + 1]], ascending, from 0 to its length. An exchange
+    longer than max_len is cut every max_len tokens. Of length 17 and starts [2, 3, 6] with max_len 4, the cuts are 3,
+    6, 10 and 14. Two consecutive segments are longer than a row, so a document has at most 2 * (length // max_len)
+    cuts.
+
+    Writes the positions of the cuts. Returns the number of cuts of each document, int64, and the first document whose
+    starts do not ascend, or -1.
+    """
+    counts = np.zeros(len(lengths), np.int64)
+    used = 0
+    for document in range(len(lengths)):
+        first = used
+        begin = np.int64(0)
+        last = np.int64(0)  # where the last exchange of the segment ends
+        for i in range(offsets[document], offsets[document + 1] + 1):
+            place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])
+            if place < last or place > lengths[document]:
+                return counts, document
+            if place - begin > max_len and last > begin:
+                begin = last
+                out_cuts[used] = begin
+                used += 1
+            while place - begin > max_len:
+                begin += max_len
+                out_cuts[used] = begin
+                used += 1
+            last = place
+        counts[document] = used - first
+    return counts, -1
+
+
+def _without_untrained(
+    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
+) -> Segments:
+    """Leave out segments without trained tokens, if `untrained` in the options says so.
+
+    An algorithm that cuts documents wherever a row ends decides about segments later, so only whole documents without
+    trained tokens are left out.
+    """
+    if options.untrained in ("keep", "keep-all"):
+        return segments
+    if not options.keeps_whole:
+        documents = np.flatnonzero(segments.kept_lengths())
+        lengths = segments.kept_lengths()[documents].astype(np.int64)
+        gone = documents[_trained(table, documents, np.zeros_like(lengths), lengths) == 0]
+        heads = np.flatnonzero(np.isin(segments.heads, gone)) + segments.documents
+        numbers = np.concatenate([gone, heads])
+    else:
+        numbers = segments.numbers()
+        found = segments.locate(numbers)
+        starts, lengths = found["start"].astype(np.int64), found["length"].astype(np.int64)
+        numbers = numbers[_trained(table, found["document"], starts, lengths) == 0]
+    if options.untrained == "error" and len(numbers):
+        where = describe(int(segments.locate(numbers[:1])["document"][0]))
+        raise SourceError(
+            f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
+            "correct their labels, or leave them out with --untrained drop"
+        )
+    return segments.without_untrained(numbers) if len(numbers) else segments
+
+
+def _trained(
+    table: TokenTable,
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Count the trained tokens of each segment after its first one: int64, shape (segments,)."""
+    trained = lengths - 1
+    if table.labels is None:
+        return trained
+    lists = table.lists_of(documents)
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(lists):
+        before = ends[first] - lengths[first]
+        last = max(first + 1, int(np.searchsorted(ends, before + _CHECKED_TOGETHER, side="right")))
+        part = slice(first, last)
+        places = ends[part] - lengths[part] - before
+        labels = np.empty(int(ends[last - 1] - before), np.int32)
+        with reading("labels"):
+            columns, read = fetched_spans({"labels": table.labels}, lists[part], starts[part], lengths[part])
+        spans = Spans(read, starts[part], lengths[part], places)
+        bad = gather(columns["labels"].addresses, spans, NO_LOSS, labels)
+        if bad < 0:  # labels out of range are reported when their rows are written
+            labels[places] = NO_LOSS
+            trained[part] = count_trained(places, lengths[part], labels)
+        first = last
+    return trained
+
+
+CHUNK = 1 << 19
+"""Documents cut together in a pass over all of them."""
+
+
+_READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentReader:
+    """Cuts ranges of documents into segments. Can be pickled."""
+
+    options: PackOptions
+    documents: int
+
+    source: Documents | None = None
+    """Documents of a mapped source; None if only their lengths are known."""
+
+    lengths: NDArray[np.int32] | None = None
+    """(documents,) tokens of each document, in memory or mapped; None if they are looked up in the source."""
+
+    starts: ValueColumn | None = None
+    """Where the exchanges of chats begin, if there is no source but that is known."""
+
+    def segments(self, ranges: NDArray[np.int64]) -> Segments:
+        """Cut the documents of some ranges, (first document, one after the last), one range after the other.
+
+        `ranges` is int64, of shape (ranges, 2), ascending. Raises a SourceError for a document that the options forbid.
+        """
+        return self._cut(self.read_lengths(ranges), ranges)
+
+    def all_segments(self) -> Segments:
+        """Cut all documents; raise a SourceError if nothing is left to pack, and as `segments` does."""
+        lengths = self.lengths
+        if lengths is None:
+            lengths = self.read_lengths(np.array([[0, self.documents]]))
+        segments = self._cut(lengths)
+        require_segments(segments.account, int(segments.histogram.sum()), self.options)
+        return segments
+
+    def _cut(self, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None = None) -> Segments:
+        """Cut documents of these lengths, by default all; labels and contents are read if the options need them."""
+        options, source, table = self.options, self.source, None
+
+        def describe(local: int) -> str:
+            document = int(_numbers(ranges, np.array([local]))[0])
+            return f"document {document}" if source is None else source.describe(document)
+
+        if source is not None and options.reads_to_cut:
+            table = replace(source.table, lengths=lengths, lists=_numbers(ranges, np.arange(len(lengths))))
+        gone = None if table is None else left_out(table, options, describe)
+        segments = cut_lengths_of(options, lengths, ranges, gone)
+        starts = self.starts if source is None else source.table.extra.get(EXCHANGE_STARTS)
+        if starts is not None and options.splits_at_exchanges:
+            segments = _split_at_exchanges(segments, starts, describe)
+        return segments if table is None else _without_untrained(segments, table, options, describe)
+
+    def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the lengths of the documents of some ranges: int32, in their order."""
+        lengths, done = np.empty(int(np.diff(ranges).sum()), np.int32), 0
+        for begin, end in ranges.tolist():
+            for first in range(begin, end, _READ_TOGETHER):  # their numbers take twice as many bytes
+                documents = np.arange(first, min(first + _READ_TOGETHER, end))
+                out = lengths[done : done + len(documents)]
+                if self.lengths is not None:
+                    out[:] = self.lengths[documents]
+                elif self.source is not None:
+                    lengths_of(self.source.table.input_ids.addresses, documents, out)
+                done += len(documents)
+        return lengths
+
+
+class Chunk(NamedTuple):
+    """Consecutive documents of a pass over all of them."""
+
+    account: Account
+    segments: Segments
+    histogram: NDArray[np.int64]
+    values: NDArray[Any]
+    """What the function of `each_chunk` makes of the segments."""
+
+
+def each_chunk(
+    reader: SegmentReader,
+    values_of: Callable[[Segments], NDArray[Any]],
+    threads: int,
+    first: int = 0,
+    last: int | None = None,
+) -> Iterator[Chunk]:
+    """Cut documents `first` to `last` - 1, by default all, chunk by chunk in some threads; yield chunks in order."""
+    last = reader.documents if last is None else last
+
+    def read(begin: int) -> Chunk:
+        segments = reader.segments(np.array([[begin, min(begin + CHUNK, last)]]))
+        return Chunk(segments.account, segments, segments.histogram, values_of(segments))
+
+    with closing(DecodePool(threads)) as pool:
+        yield from pool.in_order(read, range(first, last, CHUNK))
+
+
+def trained_cut_off(documents: Documents, options: PackOptions, threads: int) -> int | None:
+    """Count the trained tokens that truncation cuts off; None without it, or if no labels say what is trained."""
+    if options.long != "truncate" or not options.labels or documents.table.labels is None:
+        return None
+    options = replace(options, untrained="keep")  # also of documents that are then left out
+    reader = SegmentReader(options=options, documents=documents.identity.documents, source=documents)
+
+    def counted(segments: Segments) -> NDArray[np.int64]:
+        kept = segments.kept_lengths().astype(np.int64)
+        cut = np.flatnonzero((kept > 0) & (kept < segments.lengths))
+        starts = kept[cut] - 1  # the first token of a segment is not counted
+        return _trained(documents.table, _numbers(segments.ranges, cut), starts, segments.lengths[cut] - starts)
+
+    return sum(int(chunk.values.sum()) for chunk in each_chunk(reader, counted, threads))

@@ -20,8 +20,7 @@ from packer.engines.checkpoints import Checkpoint, make_checkpoint
 from packer.errors import SourceError
 from packer.json_records import GroupTotals, PlanTotals
 from packer.options import PackOptions
-from packer.plan.cutting import Planning
-from packer.plan.rows import collected_rows, even_cuts, located, solve_histogram, sorted_by_extent
+from packer.plan.rows import Planning, collected_rows, even_cuts, located, solve_histogram, sorted_by_extent
 from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.shards.located_rows import LocatedRows
@@ -38,22 +37,14 @@ class WholePlan:
     """Segment numbers of the rows of all shards, one shard after the other."""
 
     segments: Segments
-    rows_per_shard: int
     totals: PlanTotals
 
-    @property
-    def _cuts(self) -> list[int]:
-        return even_cuts(len(self.placed), self.rows_per_shard)
-
-    @property
-    def shard_rows(self) -> list[int]:
-        """Number of rows of each shard; none is empty."""
-        rows: list[int] = np.diff(self._cuts).tolist()
-        return rows
+    shard_starts: NDArray[np.int64]
+    """First row of each shard, and the end of the last: shape (shards + 1,)."""
 
     def rows(self, shard: int) -> LocatedRows:
         """Locate the rows of a shard."""
-        return located(self.placed.part(*self._cuts[shard : shard + 2]), self.segments)
+        return located(self.placed.part(*self.shard_starts[shard : shard + 2].tolist()), self.segments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +76,11 @@ def plan_whole(planning: Planning, values_of: Callable[[], DocumentValues]) -> W
         return Checkpoint(facts={"totals": totals.to_dict()}, arrays=arrays)
 
     checkpoint = make_checkpoint(planning.checkpoints, "plan", make, planning.engine, lasting=True)
+    placed = Rows(values=checkpoint.arrays["slots"], row_starts=checkpoint.arrays["row_starts"])
     return WholePlan(
-        placed=Rows(values=checkpoint.arrays["slots"], row_starts=checkpoint.arrays["row_starts"]),
+        placed=placed,
         segments=segments,
-        rows_per_shard=planning.rows_per_shard,
+        shard_starts=even_cuts(len(placed), planning.rows_per_shard),
         totals=PlanTotals.from_dict(checkpoint.facts["totals"]),
     )
 
@@ -137,7 +129,6 @@ def _place_groups(segments: Segments, values: DocumentValues, options: PackOptio
         max_len=options.max_len,
         segments=len(placed.values),
         rows=len(placed),
-        pool_rows=len(placed),
         lower_bound=together_bound(segments, groups, options.max_segments),
         groups=group_totals(groups, solve(segments.histogram).packs),
     )
@@ -155,20 +146,18 @@ def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
 def _place_under_limits(segments: Segments, values: DocumentValues, options: PackOptions) -> tuple[Rows, PlanTotals]:
     """Place documents so that tokens and further columns of a row stay within their limits; none may be split."""
     numbers = segments.numbers()
-    pieces = segments.locate(numbers)
-    documents = pieces["document"]
+    documents = segments.locate(numbers)["document"]
     taken = {name: values.limits[name][documents] for name in options.limits}
     _refuse_above(taken, documents, options, values.describe)
     demands = np.stack([extents_of(segments.tokens[numbers], segments.align), *taken.values()])
     capacities = np.array([options.max_len, *options.limits.values()], np.int64)
-    del pieces, documents, taken
+    del documents, taken
     placed = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
     totals = PlanTotals.of(
         segments.account,
         max_len=options.max_len,
         segments=len(numbers),
         rows=len(placed),
-        pool_rows=0,
         lower_bound=max(
             lower_bound(segments.histogram, options.max_segments), int(vector_bounds(demands, capacities).max())
         ),

@@ -11,7 +11,7 @@ from packer.algorithms.patterns import Rows
 from packer.arrow import as_numpy
 from packer.column_names import PADDING
 
-PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
+SEGMENT = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 """A segment in 16 bytes: its document, first token and number of tokens."""
 
 
@@ -22,7 +22,7 @@ def is_segment(batch: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 class LocatedRows(Rows):
-    """Consecutive rows of pieces, in the order in which they are written: `values` is an array of PIECE.
+    """Consecutive rows of segments, in the order in which they are written: `values` is an array of SEGMENT.
 
     Documents are numbered in the order that is packed. Rows of 3 and 5 tokens and of 1 token have the values
     [(7, 0, 3), (2, 0, 5), (7, 3, 1)] and row_starts [0, 2, 3].
@@ -35,10 +35,10 @@ class LocatedRows(Rows):
         """Return the rows of a record batch without a `rows_fault`."""
         positions = np.flatnonzero(is_segment(batch))
         lengths = "seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"
-        pieces = np.empty(len(positions), PIECE)
+        segments = np.empty(len(positions), SEGMENT)
         for field, column in (("document", "doc_ids"), ("start", "doc_starts"), ("length", lengths)):
-            pieces[field] = as_numpy(batch[column].values)[positions]
-        return cls(values=pieces, row_starts=np.searchsorted(positions, as_numpy(batch["seq_lengths"].offsets)))
+            segments[field] = as_numpy(batch[column].values)[positions]
+        return cls(values=segments, row_starts=np.searchsorted(positions, as_numpy(batch["seq_lengths"].offsets)))
 
     @property
     def row_numbers(self) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from packer.shards.files import MANIFEST, MOST_SHARDS, all_shard_names, shard_na
 from packer.shards.row_format import RowFormat
 from packer.stores import AnyPath, RemotePath
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the format on disk."""
 
 _FIELDS = {"options": PackOptions, "source": SourceIdentity, "totals": Totals, "files": Mapping[str, str]}

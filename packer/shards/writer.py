@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
-from packer.column_names import NO_LOSS, PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.column_names import NO_LOSS, PADDING, SEGMENT_COLUMNS
 from packer.json_records import ShardEntry
 from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
@@ -28,7 +27,6 @@ from packer.token_memory import (
     gather,
     gather_bytes,
 )
-from packer.token_memory.token_column import VALUE_TYPES
 
 
 class BadTokenError(Exception):
@@ -69,52 +67,6 @@ class Counts(NamedTuple):
 
 TokenColumns: TypeAlias = Mapping[str, TokenColumn]
 """Lists of the source with a value per token: "input_ids"; "labels", unless tokens are labels; and kept columns."""
-
-
-Values: TypeAlias = Mapping[str, NDArray[Any]]
-"""Values of segments, one segment after the other, by column: shape (tokens,) each, those of kept columns as bytes."""
-
-
-def empty_values(
-    tokens: int,
-    row_format: RowFormat,
-    *,
-    labels: bool,
-    memory: Callable[[int], bytearray | mmap.mmap] = bytearray,
-) -> Values:
-    """Return empty arrays for the values of `tokens` tokens; `memory` returns a writable buffer of a given size."""
-    types: dict[str, np.dtype[Any]] = {"input_ids": np.dtype(np.int32)}
-    if labels and "labels" in row_format.token_columns:
-        types["labels"] = np.dtype(np.int32)
-    types |= {name: np.dtype(f"V{numpy_dtype(kind).itemsize}") for name, kind in row_format.kept_tokens.items()}
-    return {name: np.frombuffer(memory(tokens * kind.itemsize), kind, tokens) for name, kind in types.items()}
-
-
-def copy_values(source: TokenColumns, spans: Spans, out: Values) -> None:
-    """Copy values of segments from their spans in the source to the indices in `out` that the spans name.
-
-    Raises a BadTokenError if a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
-    """
-    for name, values in out.items():
-        if name in TOKEN_COLUMNS:
-            copy_checked(name, source[name], spans, values)
-        else:
-            gather_bytes(source[name].addresses, spans, values.itemsize, values.view(np.uint8))
-
-
-def as_columns(values: Values, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> TokenColumns:
-    """Return values as list columns, in which list s is the document of segment s, reduced to that segment.
-
-    `starts` (first token in the document) and `lengths` have the shape (segments,).
-    """
-    places = np.cumsum(lengths) - lengths - starts  # of the first token of each document, which may lie before it
-
-    def column(each: NDArray[Any]) -> TokenColumn:
-        codes = np.full(len(places), VALUE_TYPES.index(np.int32) if each.dtype == np.int32 else -1)
-        widths = np.full(len(places), each.itemsize)
-        return TokenColumn.of_lists(each.ctypes.data + widths * places, codes, widths, (each,))
-
-    return {name: column(each) for name, each in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -126,9 +126,8 @@ class Folder:
         """
         path = self.root / name
         with self._written(name, content, lasting=True) as temporary:
-            self.check_claim()
             try:
-                path.hardlink_to(temporary)
+                self._named(path, lambda: path.hardlink_to(temporary))
                 is_written = True
             except FileExistsError:  # over a network, this link may exist because its answer was lost
                 is_written = path.samefile(temporary)
@@ -197,20 +196,25 @@ class Folder:
 
     def _rename(self, temporary: Path, path: Path) -> None:
         """Rename a file; create its folder if it is missing, and remove a damaged file or folder of that name."""
-        self.check_claim()
         try:
-            temporary.rename(path)
-        except FileNotFoundError:
-            path.parent.mkdir(exist_ok=True)  # but not that of an output that was removed meanwhile
-            self._sync(path.parent.parent)
-            temporary.rename(path)
+            self._named(path, lambda: temporary.rename(path))
         except IsADirectoryError:
             delete(path)
             temporary.rename(path)
+
+    def _named(self, path: Path, give_name: Callable[[], object]) -> None:
+        """Give a file its name; create its folder if it is missing, and replace a damaged file of that name."""
+        self.check_claim()
+        try:
+            give_name()
+        except FileNotFoundError:
+            path.parent.mkdir(exist_ok=True)  # but not that of an output that was removed meanwhile
+            self._sync(path.parent.parent)
+            give_name()
         except NotADirectoryError:
             delete(path.parent)
             path.parent.mkdir()
-            temporary.rename(path)
+            give_name()
 
     def _sync(self, path: Path) -> None:
         if self.sync:

@@ -45,7 +45,6 @@ def figures_of(
         "tokens_dropped": {"too_long": 0},
         "segments": int(histogram.sum()),
         "rows": rows,
-        "pool_rows": 0,
         "lower_bound": lower_bound,
     } | (totals or {})
     return Figures(

@@ -570,8 +570,8 @@ def masked_segment(tokens, document, start, *, mlm, epoch):
 
 def draw_rows(
     order: list[int], max_len: int, max_segments: int | None, reserve: int, ahead: int, *, far: bool
-) -> tuple[list[list[int]], list[int]]:
-    """Rows drawn from extents in this order, each exactly full, and the extents that are left, sorted.
+) -> list[list[int]]:
+    """Rows drawn from extents in this order, each exactly full.
 
     Segments that close a row are among the next `ahead`, or with `far`, if there are none, any.
     """
@@ -579,7 +579,6 @@ def draw_rows(
     free = Counter(order)  # what stands in no row; of each extent, the latest in `waiting` have closed rows
     limit = max_len if max_segments is None else min(max_segments, max_len)
     rows: list[list[int]] = []
-    given_up: list[int] = []
     closed: Counter[int] = Counter()
     near: Counter[int] = Counter()  # what stands in no row, of the next
     from_far: Counter[int] = Counter()  # what closed a row and is not among the next yet
@@ -650,9 +649,7 @@ def draw_rows(
         to_draw -= sum(row)
         if sum(row) == max_len:
             rows.append(row)
-        else:
-            given_up += row
-    return rows, sorted([*given_up, *free.elements()])
+    return rows
 
 
 def within_row_share(rows: list[list[int]]) -> float:

@@ -34,12 +34,11 @@ PLACES = {
     "searched_tokens": "packer.sources.token_files._TOGETHER",
     "record": "packer.sources.documents.MOST_RECORD",
     # planning
-    "documents_together": "packer.plan.cutting.CHUNK",
+    "documents_together": "packer.plan.segments.CHUNK",
     "segments_arranged": "packer.plan.order_plan.STRETCH",
-    "region": "packer.plan.plan_partitions.REGION",
-    "partition_tokens": "packer.plan.plan_partitions.PARTITION_TOKENS",
-    "partition_segments": "packer.plan.plan_partitions.MOST_SEGMENTS",
-    "blocks_per_partition": "packer.plan.plan_partitions.BLOCKS_PER_PARTITION",
+    "partition_tokens": "packer.plan.partition_plan.PARTITION_TOKENS",
+    "partition_segments": "packer.plan.partition_plan.MOST_SEGMENTS",
+    "blocks_per_partition": "packer.plan.partition_plan.BLOCKS_PER_PARTITION",
     "solved_groups": "packer.plan.whole_plan.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",

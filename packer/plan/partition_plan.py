@@ -1,0 +1,365 @@
+"""Plan the rows of a histogram algorithm: documents are dealt to partitions, block by block, and each packs its own.
+
+    source ──blocks──▶ partitions ──rows drawn, the rest solved──▶ shards
+
+A block is a run of consecutive documents, read at once. A partition is a random set of blocks, and so a sample of the
+corpus in whatever order the source is. No row has documents of two partitions, so a shard needs only the documents of
+its own partition.
+
+The plan of a partition is a task, and a pure function of its number. Its checkpoint says how the rows are made (`Mix`);
+the task that writes a shard makes the rows of its partition again. A plan holds 24 bytes for each block: 24 MB for 250
+billion tokens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import get_algorithm
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.jit import jit_if_large
+from packer.algorithms.mixed import Mix, mix
+from packer.algorithms.optimal import WORK
+from packer.algorithms.patterns import Patterns
+from packer.algorithms.permute import BLOCKS, DRAWING, key_of, permute, permute_all, stream_key
+from packer.engines.checkpoints import Checkpoint, Checkpoints, make_checkpoint, run_stage
+from packer.json_records import Account, PlanTotals
+from packer.options import PackOptions
+from packer.plan.rows import Planning, even_cuts, located, place_rows, solve_histogram
+from packer.plan.segments import SegmentReader, Segments, each_chunk, require_segments
+from packer.shards.located_rows import LocatedRows
+
+PARTITION_TOKENS = 64_000_000
+"""Approximate size of a partition, which decides how well rows are mixed: smaller shards are parts of a partition, and
+a larger one is a partition of its own."""
+
+MOST_SEGMENTS = 1 << 20
+"""Approximate limit on the segments of a partition; a worker holds about 20 bytes for each. With very short documents,
+shards are smaller than `shard_size`."""
+
+BLOCK_PLACE = 1 << 18
+"""Tokens per block: 1 MiB of int32."""
+
+BLOCKS_PER_PARTITION = 256
+"""Smallest number of blocks in a partition, so that even a small one is a sample of the corpus."""
+
+WORK_OF_PARTITION = 10_000_000
+"""Limit for the solver of each of several partitions, half a second; see `packer.algorithms.optimal.Limits`. A last row
+is worth more work if it is the only partition."""
+
+SPARE = 1 / 64
+"""Share of a partition that is left free, because partitions are not exactly equal: one that has more rows than a shard
+becomes two shards."""
+
+
+def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
+    """Plan the rows of all documents by a histogram algorithm.
+
+    Partitions, and shards if they are larger, have fewer rows to keep to MOST_SEGMENTS.
+    """
+    options, histogram = planning.reader.options, surveyed.histogram
+    algorithm = get_algorithm(options.algorithm)
+    bound = lower_bound(histogram, options.max_segments)
+
+    # Choose the number of partitions. If rows are drawn, they are nearly as many as the bound.
+    solved = None if algorithm.draws else _solved(planning, histogram)
+    packs = bound if solved is None else solved.packs
+    held = max(surveyed.segments, surveyed.account.documents)
+    most = max(1, packs * MOST_SEGMENTS // held)
+    per_shard, per_partition = min(planning.rows_per_shard, most), min(_rows_per_partition(planning), most)
+    count = 1 if packs <= per_partition else -int(-packs // (per_partition * (1 - SPARE)))
+
+    # Plan the partitions.
+    job = PartitionJob(
+        reader=planning.reader,
+        partitions=make_partitions(surveyed.block_starts, count, seed=options.seed),
+        checkpoints=planning.checkpoints,
+        name=f"partitions-{count}",
+        solved=solved if count == 1 else None,
+    )
+    facts = run_stage(
+        planning.checkpoints, job.name, count, job.plan, engine=planning.engine, progress=planning.progress
+    )
+    rows = np.array([facts[partition]["rows"] for partition in range(count)], np.int64)
+
+    # Prove a bound for the documents of all partitions together.
+    if count == 1:
+        bound = max(bound, facts[0]["lower_bound"])
+    elif algorithm.proves and not algorithm.always_draws and rows.sum() > bound:
+        bound = max(bound, (solved or _solved(planning, histogram)).lower_bound)
+    totals = PlanTotals.of(
+        surveyed.account,
+        max_len=options.max_len,
+        segments=surveyed.segments,
+        rows=int(rows.sum()),
+        lower_bound=bound,
+    )
+    return PartitionPlan.of(job, rows, per_shard, totals)
+
+
+def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
+    """Solve the histogram of all documents once; another version of HiGHS may give another solution."""
+
+    def solve() -> Checkpoint:
+        return _saved(_by_patterns(solve_histogram(planning.reader.options, histogram)))
+
+    return _mix_in(make_checkpoint(planning.checkpoints, "solved", solve, planning.engine, lasting=True)).rest
+
+
+def _by_patterns(patterns: Patterns) -> Mix:
+    """Make all rows of patterns."""
+    return Mix(drawn=0, far=False, rest=patterns, lower_bound=patterns.lower_bound)
+
+
+def _saved(mix: Mix) -> Checkpoint:
+    """Return the checkpoint that says how rows are made."""
+    facts = {"rows": mix.packs, "drawn": mix.drawn, "far": mix.far, "lower_bound": mix.lower_bound}
+    arrays: dict[str, NDArray[Any]] = {
+        "offsets": mix.rest.offsets,
+        "extents": mix.rest.extents,
+        "counts": mix.rest.counts,
+    }
+    return Checkpoint(facts=facts, arrays=arrays)
+
+
+def _mix_in(checkpoint: Checkpoint) -> Mix:
+    """Return what `_saved` saved."""
+    drawn, far, bound = (checkpoint.facts[name] for name in ("drawn", "far", "lower_bound"))
+    arrays = {name: array.copy() for name, array in checkpoint.arrays.items()}
+    return Mix(drawn=drawn, far=far, rest=Patterns(**arrays, lower_bound=bound), lower_bound=bound)
+
+
+def _rows_per_partition(planning: Planning) -> int:
+    """Return the rows that a partition is to have: those of as many shards as have about PARTITION_TOKENS."""
+    tokens = planning.rows_per_shard * planning.reader.options.max_len
+    return planning.rows_per_shard * max(1, round(PARTITION_TOKENS / tokens))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionJob:
+    """Everything that the rows of partitions depend on. Can be pickled."""
+
+    reader: SegmentReader
+    partitions: Partitions
+    checkpoints: Checkpoints
+
+    name: str
+    """Name of the stage: the checkpoint of partition 3 is "NAME-3"."""
+
+    solved: Patterns | None = None
+    """Patterns of the only partition, if they are known."""
+
+    @property
+    def options(self) -> PackOptions:
+        """Options of the pack."""
+        return self.reader.options
+
+    def plan(self, partition: int) -> Checkpoint:
+        """Decide how the rows of a partition are made."""
+        options, algorithm = self.options, get_algorithm(self.options.algorithm)
+        _, extents = self._documents(partition)
+        if not algorithm.draws or not extents.any():
+            histogram = np.bincount(extents, minlength=options.max_len + 1)
+            histogram[0] = 0
+            return _saved(_by_patterns(self.solved or solve_histogram(options, histogram)))
+        return _saved(
+            mix(
+                self._order(extents, partition),
+                options.max_len,
+                options.max_segments,
+                always_draws=algorithm.always_draws,
+                work=WORK if len(self.partitions) == 1 else WORK_OF_PARTITION,
+            )
+        )
+
+    def rows(self, partition: int) -> LocatedRows:
+        """Make the rows of a partition, as its checkpoint says."""
+        options, made = self.options, _mix_in(self.checkpoints.read(f"{self.name}-{partition}"))
+        segments, extents = self._documents(partition)
+        rows = made.rows(self._order(extents, partition), options.max_len, options.max_segments)
+        return located(place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition), segments)
+
+    def _documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
+        """Read the segments of a partition, and the extent of each by number; 0 for a number without one."""
+        segments = self.reader.segments(self.partitions.ranges(partition))
+        return segments, segments.extents()
+
+    def _order(self, extents: NDArray[np.int32], partition: int) -> NDArray[np.int32]:
+        """Return the extents of the segments of a partition in the order in which they are drawn."""
+        order = extents[extents > 0]
+        # The type of segment numbers, so that it is compiled only once.
+        permute_all(order.view(np.uint32), key_of(self.options.seed, DRAWING, partition))
+        return order
+
+
+class _LatestRows:
+    """Rows of the partition that was made last, of which the next shard is probably a part, too. Pickled without it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partition = -1
+        self._rows: LocatedRows | None = None
+
+    def of(self, partition: int, make: Callable[[int], LocatedRows]) -> LocatedRows:
+        """Return the rows of a partition; other threads that need them wait until they are made."""
+        with self._lock:
+            if self._rows is None or self._partition != partition:
+                self._rows, self._partition = make(partition), partition
+            return self._rows
+
+    def __reduce__(self) -> tuple[type[_LatestRows], tuple[()]]:
+        return _LatestRows, ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionPlan:
+    """Shards of partitions, in order. Can be pickled: a shard reads the checkpoint of its partition when it is made."""
+
+    job: PartitionJob
+    totals: PlanTotals
+
+    shard_starts: NDArray[np.int64]
+    """First row of each shard, and the end of the last: shape (shards + 1,)."""
+
+    partition_starts: NDArray[np.int64]
+    """First row of each partition, and the end of the last: shape (partitions + 1,)."""
+
+    _latest: _LatestRows = field(default_factory=_LatestRows, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, job: PartitionJob, rows: NDArray[np.int64], rows_per_shard: int, totals: PlanTotals) -> PartitionPlan:
+        """Divide each partition, which has `rows`, into shards of at most `rows_per_shard` rows."""
+        starts = np.append(0, np.cumsum(rows))
+        cuts = [start + even_cuts(count, rows_per_shard)[:-1] for start, count in zip(starts, rows, strict=False)]
+        return cls(job=job, totals=totals, shard_starts=np.concatenate([*cuts, starts[-1:]]), partition_starts=starts)
+
+    def rows(self, shard: int) -> LocatedRows:
+        """Make the rows of a shard."""
+        begin, end = self.shard_starts[shard : shard + 2].tolist()
+        partition = int(np.searchsorted(self.partition_starts, begin, side="right")) - 1
+        first, last = self.partition_starts[partition : partition + 2].tolist()
+        if (begin, end) == (first, last):
+            return self.job.rows(partition)
+        return self._latest.of(partition, self.job.rows).part(begin - first, end - first)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """Counts of all documents, with nothing for each of them."""
+
+    account: Account
+
+    segments: int
+    """Number of segments, which are all placed in rows."""
+
+    histogram: NDArray[np.int64]
+    """(max_len + 1,) segments of every extent."""
+
+    block_starts: NDArray[np.int64]
+    """(blocks + 1,) where runs of documents start that take about the same number of places in rows, and the end."""
+
+
+def survey(planning: Planning) -> Survey:
+    """Survey all documents, chunk by chunk. A block is a fraction of a partition.
+
+    Raises a SourceError if there is nothing to pack, and as `reader.segments` does.
+    """
+    options = planning.reader.options
+    target = max(1, min(BLOCK_PLACE, _rows_per_partition(planning) * options.max_len // BLOCKS_PER_PARTITION))
+    marker = BlockMarker(target)
+    histogram = np.zeros(options.max_len + 1, np.int64)
+    account = None
+    for chunk in each_chunk(planning.reader, Segments.places_of_documents, planning.engine.workers):
+        account = chunk.account if account is None else account + chunk.account
+        histogram += chunk.histogram
+        marker.add(chunk.values)
+    segments = int(histogram.sum())
+    account = require_segments(account, segments, options)
+    return Survey(account=account, segments=segments, histogram=histogram, block_starts=marker.finish())
+
+
+class BlockMarker:
+    """Divides a stream of documents into blocks, whose segments take about `target` tokens in rows."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._starts = [np.zeros(1, np.int64)]
+        self._documents = 0
+        self._open_place = 0
+
+    def add(self, places: NDArray[np.int64]) -> None:
+        """Add documents by the tokens that each takes in rows."""
+        sums = np.cumsum(places)
+        starts, before = [], 0
+        while (last := int(np.searchsorted(sums, before + self._target - self._open_place))) < len(places):
+            starts.append(self._documents + last + 1)
+            before, self._open_place = int(sums[last]), 0
+        if len(places):
+            self._open_place += int(sums[-1]) - before
+        self._starts.append(np.array(starts, np.int64))
+        self._documents += len(places)
+
+    def finish(self) -> NDArray[np.int64]:
+        """Return where blocks start, and the end: block b has the documents starts[b] to starts[b + 1] - 1."""
+        starts = np.concatenate(self._starts)
+        return starts if starts[-1] == self._documents else np.append(starts, self._documents)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partitions:
+    """Blocks dealt to partitions at random, about the same number to each; if there are few, some stay empty."""
+
+    starts: NDArray[np.int64]
+    """Shape (blocks + 1,): block b has the documents starts[b] to starts[b + 1] - 1."""
+
+    order: NDArray[np.int64]
+    """Shape (blocks,): blocks of the first partition, ascending, then those of the second, and so on."""
+
+    cuts: NDArray[np.int64]
+    """Shape (partitions + 1,): partition p has the blocks order[cuts[p]:cuts[p + 1]]."""
+
+    def __len__(self) -> int:
+        return len(self.cuts) - 1
+
+    def ranges(self, partition: int) -> NDArray[np.int64]:
+        """Return the documents of a partition as ascending ranges (first, last + 1): int64, shape (ranges, 2).
+
+        Adjacent blocks are one range.
+        """
+        blocks = self.order[self.cuts[partition] : self.cuts[partition + 1]]
+        is_first = np.diff(blocks, prepend=-2) > 1
+        is_last = np.diff(blocks, append=len(self.starts) + 1) > 1
+        return np.stack([self.starts[blocks[is_first]], self.starts[blocks[is_last] + 1]], axis=1)
+
+
+def make_partitions(starts: NDArray[np.int64], partitions: int, *, seed: int) -> Partitions:
+    """Deal blocks to partitions at random, so that each is a sample of the whole source.
+
+    Of every run of as many adjacent blocks as there are partitions, each partition gets one. If the source is
+    sorted by length, date or origin, this makes partitions more alike than an arbitrary permutation.
+    """
+    owners = np.empty(len(starts) - 1, np.int64)
+    _deal_blocks(np.empty(partitions, np.uint32), np.uint64(seed), owners)
+    cuts = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=partitions))]).astype(np.int64)
+    return Partitions(starts=starts, order=np.argsort(owners, kind="stable"), cuts=cuts)
+
+
+@jit_if_large
+def _deal_blocks(out_turns: NDArray[np.uint32], seed: np.uint64, out: NDArray[np.int64]) -> None:
+    """Write the partition of each block: a permutation of all partitions for every run of as many blocks.
+
+    `out_turns`, shape (partitions,), is scratch space.
+    """
+    turns, partitions = out_turns, len(out_turns)
+    for first in range(0, len(out), partitions):
+        for partition in range(partitions):
+            turns[partition] = partition
+        permute(turns, 0, partitions, stream_key(seed, BLOCKS, first))
+        for block in range(first, min(first + partitions, len(out))):
+            out[block] = turns[block - first]
