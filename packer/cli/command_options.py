@@ -16,7 +16,7 @@ class CommandOptions:
 
     for_trainer: str | None = option(
         None,
-        "Trainer for the rows: refuse what it cannot read, and print the lines to write for it.",
+        "Trainer for the rows: refuse rows that it cannot read, and print the lines to write for it.",
         OUTPUT,
         choices=tuple(STEPS),
         convert=as_trainer,
@@ -26,7 +26,7 @@ class CommandOptions:
     )
     to: str = option(
         ...,
-        "Trainer that reads the files, of those above; parquet keeps all columns as they are.",
+        "Trainer that reads the files (see the list above); parquet keeps all columns unchanged.",
         OUTPUT,
         choices=tuple(TARGETS),
         convert=as_target,
@@ -47,14 +47,14 @@ class CommandOptions:
     )
     data_parallel: int | None = option(
         None,
-        "Data-parallel ranks: show how long they wait for each other, each training on one row at a time.",
+        "Number of data-parallel ranks: show how long they wait for each other if each trains one row at a time.",
         GENERAL,
         least=1,
         commands=("stats",),
     )
     accumulation: int | None = option(
         None,
-        "Rows of each of these ranks in an optimizer step.",
+        "Rows per rank in an optimizer step.",
         GENERAL,
         least=1,
         default_words="1",
@@ -62,7 +62,7 @@ class CommandOptions:
     )
     model: str | None = option(
         None,
-        "Weights of their model, as in 70B, or its config: a folder, a config.json or a Hub id.",
+        "Model of these ranks: its number of weights, as in 70B, or its config (a folder, a config.json or a Hub id).",
         GENERAL,
         default_words="7B",
         commands=("stats",),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     changes={
         "tokenizer": {"help": "Tokenizer of a --source of text, if its name in the manifest is not enough."},
         "workers": {"help": "Number of shards that are checked at a time."},
-        "engine": {"help": "What checks the shards: threads of this machine, or a Ray cluster with the same storage."},
+        "engine": {"help": "Where shards are checked: in local threads, or on a Ray cluster with the same storage."},
     },
     short_help="Check a packed dataset, also against its source.",
 )

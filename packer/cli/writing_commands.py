@@ -97,8 +97,8 @@ def write_output(
             "help": "Folder to write, here or in object storage, as in s3://bucket/set.",
         },
         "lengths_column": {
-            "help": "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, "
-            "Parquet, CSV or JSON lines. The result says which documents share a row, as with --index-only.",
+            "help": "File with the number of tokens of each document, instead of DATASET: a .npy file, or a column of "
+            "Arrow, Parquet, CSV or JSON lines. The result lists the documents of each row, as with --index-only.",
             "flags": ("--lengths",),
             "metavar": "FILE[:COLUMN]",
         },

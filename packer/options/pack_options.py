@@ -74,7 +74,7 @@ class ReadOptions(JsonRecord):
     )
     document: Document = option(
         "document",
-        "What is a document in Megatron's .idx: what it calls a document, or each of its sequences.",
+        "Unit that is packed as a document from Megatron's .idx: its documents, or each of its sequences.",
         READING,
     )
     eos_id: int | None = option(
@@ -103,17 +103,17 @@ class ReadOptions(JsonRecord):
     )
     text_column: str | None = option(
         None,
-        "Column of text or messages, or those of prompt and completion, as in problem,solution, between which an empty "
-        "line stands (prompt,completion are joined as they are); with --pairs, those of prompt and answers, as in "
-        "question,good,bad. messages:json decodes strings of JSON.",
+        "Column of text or messages, or columns of prompt and completion, as in problem,solution: an empty line "
+        "separates them, except prompt,completion, which are joined directly. With --pairs, columns of prompt and "
+        "answers, as in question,good,bad. Add :json, as in messages:json, to decode JSON strings.",
         TEXT_AND_CHATS,
         default_words="text; prompt and completion, or response; question and answer; Alpaca's and Dolly's columns; "
-        "messages; conversations; those of pairs; others that docs/reference/fields.md lists",
+        "messages; conversations; the columns of pairs; other names in docs/reference/fields.md",
         commands=OF_TEXT,
     )
     train_on: TrainOn | None = option(
         None,
-        "Part of each document to train on; messages with weight 0 or train false are always context only.",
+        "Part of each document to train on; messages with weight 0 or train false are never trained.",
         TEXT_AND_CHATS,
         default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
         commands=OF_TEXT,
@@ -136,22 +136,22 @@ class ReadOptions(JsonRecord):
     )
     pairs: bool = option(
         False,
-        "Read preference pairs, and store each as a tree: the prompt once, then both answers. Tokens are read from "
-        "chosen_input_ids, rejected_input_ids, chosen_labels and rejected_labels; with --tokenizer, texts or chats "
-        "from chosen and rejected, and prompt if it exists. Train such rows only with format=tree.",
+        "Read preference pairs, and store each pair as a tree: the prompt once, then both answers. Tokens are read "
+        "from chosen_input_ids, rejected_input_ids, chosen_labels and rejected_labels. With --tokenizer, texts or "
+        "chats are read from chosen, rejected and, if it exists, prompt. Train such rows only with format=tree.",
         GROUPS,
     )
     share_prefixes: bool = option(
         False,
-        "Store each beginning that several documents of a record share once: of the answers of a chat with "
-        "--train-on each-answer, or of lists of token lists. Train such rows only with "
-        "format=tree: their tokens are in tree_input_ids, so that trainers that do not know trees fail.",
+        "Store each prefix that several documents of a record share only once. The documents are the answers of a "
+        "chat (--train-on each-answer), or lists of token lists. Train such rows only with format=tree: their tokens "
+        "are in tree_input_ids, so that trainers without support for trees fail.",
         GROUPS,
     )
     holdout: float | None = option(
         None,
         "Share of the documents to hold out for validation, such as 0.5%. They are packed to OUTPUT-holdout. A hash of "
-        "their tokens chooses them, so no copy of them is in OUTPUT.",
+        "their tokens selects them, so no copy of them is in OUTPUT.",
         OUTPUT,
         least=sys.float_info.min,
         metavar="SHARE",
@@ -308,7 +308,7 @@ class PackOptions(ReadOptions):
     max_segments: int | None = option(None, "Maximum number of documents in a row.", ROWS, least=1, most=INT32)
     limit: tuple[str, ...] = option(
         (),
-        "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
+        "Maximum sum of a column over the documents of a row, such as images:16; the column is kept.",
         ROWS,
         metavar="COLUMN:MAX",
     )
@@ -320,7 +320,7 @@ class PackOptions(ReadOptions):
     )
     balance_ranks: int | None = option(
         None,
-        "Order rows for a trainer that does not shuffle: N consecutive rows, one for each rank, take equally long.",
+        "Order rows for a trainer that does not shuffle: N consecutive rows, one for each rank, cost about the same.",
         ROWS,
         least=2,
         most=INT32,
@@ -348,12 +348,12 @@ class PackOptions(ReadOptions):
         True,
         "Write the labels column.",
         OUTPUT,
-        off="Do not write labels. Only for sources of which every token is trained, and for packer.load.",
+        off="Do not write labels. Only for sources in which every token is trained, and for rows read by packer.load.",
         commands=PACK,
     )
     index_only: bool = option(
         False,
-        "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
+        "Write the positions of the tokens of each row, not the tokens; packer.load reads them from the source.",
         OUTPUT,
     )
     shard_size: int = option(

@@ -44,8 +44,8 @@ class RunOptions:
     )
     engine: str = option(
         "threads",
-        "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage: ray starts one on "
-        "this machine, ray:ADDRESS connects to another, and ray:auto to the one that this machine belongs to.",
+        "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage. ray starts a cluster "
+        "on this machine, ray:ADDRESS connects to another cluster, and ray:auto to the cluster of this machine.",
         RANKS,
         metavar="ENGINE",
         convert=as_engine,
@@ -53,8 +53,8 @@ class RunOptions:
     )
     ranks: str | None = option(
         None,
-        "Number of this process, from 0, and how many pack into one folder, as in 0/4; env reads both numbers from the "
-        "variables of torchrun, Slurm or SkyPilot.",
+        "Number of this process, from 0, and number of processes that pack into one folder, as in 0/4. env reads both "
+        "from the variables of torchrun, Slurm or SkyPilot.",
         RANKS,
         metavar="R/N",
         convert=as_ranks,
