@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from packer.attention import varlen
+from packer.attention import document_attention
 
 LENGTHS = [1, 700, 33, 128, 5, 64, 1, 1000, 257, 16]
 SHAPES = {  # heads, key heads, head size, value size
@@ -41,7 +41,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA GPU here: nothing was checked")
         return 1
-    names = sorted(varlen.PARAMETERS)
+    names = sorted(document_attention.PARAMETERS)
     print(
         f"torch {torch.__version__}, {torch.cuda.get_device_name()}; varlen_attn has {', '.join(names) or 'no kernel'}"
     )
@@ -83,7 +83,7 @@ def output_weights(shape):
 def by_sdpa(cu_seqlens, options):
     def attend(query, key, value):
         scale = options["scale"] or query.shape[-1] ** -0.5
-        return varlen._by_sdpa(
+        return document_attention._by_sdpa(
             (query, key, value), cu_seqlens, causal=options["causal"], window=options["window"], scale=scale
         )
 
@@ -94,10 +94,10 @@ def agrees(name, tensors, cu_seqlens, options):
     """Whether the kernel is as near to float32 as SDPA in half precision, and segments stay to themselves."""
 
     def by_kernel(*each):
-        return varlen.segment_attention(*each, cu_seqlens, max(LENGTHS), **options)
+        return document_attention.segment_attention(*each, cu_seqlens, max(LENGTHS), **options)
 
     window = options["window"] if options["window"] is not None and options["window"] < max(LENGTHS) else None
-    obstacle = varlen.kernel_obstacle(tensors[0], tensors[2], window)
+    obstacle = document_attention.kernel_obstacle(tensors[0], tensors[2], window)
     if obstacle is not None:
         print(f"{name}: not checked, {obstacle}")
         return "window" in obstacle  # which torch 2.10 has not
@@ -132,7 +132,7 @@ def norms(exact, tensors, options):
     found = [float(tensor.norm()) for tensor in exact]
     if options["window"] == 1:
         query, key, value = (tensor.detach().float() for tensor in tensors)
-        key, value = (varlen.repeat_heads(query, tensor) for tensor in (key, value))
+        key, value = (document_attention.repeat_heads(query, tensor) for tensor in (key, value))
         term = (output_weights(value.shape) * value).sum(-1, keepdim=True) * (
             options["scale"] or query.shape[-1] ** -0.5
         )
@@ -153,19 +153,23 @@ def stays_to_itself(by_kernel, tensors, before):
 
 def grouped_heads_without_copies(cu_seqlens):
     """Tell whether a kernel without `enable_gqa` takes fewer key heads as they are; then keys need no copies."""
-    if "enable_gqa" in varlen.PARAMETERS or "window_size" not in varlen.PARAMETERS:
+    if "enable_gqa" in document_attention.PARAMETERS or "window_size" not in document_attention.PARAMETERS:
         return True
     tensors = heads(SHAPES["grouped 128"], torch.bfloat16)
 
     def as_they_are(*each):
-        return varlen.varlen_attn(*each, cu_seqlens, cu_seqlens, max(LENGTHS), max(LENGTHS), window_size=(-1, 0))
+        return document_attention.varlen_attn(
+            *each, cu_seqlens, cu_seqlens, max(LENGTHS), max(LENGTHS), window_size=(-1, 0)
+        )
 
     try:
         found = with_gradients(as_they_are, tensors)
     except (RuntimeError, ValueError) as error:
         print(f"\ngrouped heads as they are: refused ({str(error).splitlines()[0]}); keys and values are repeated")
         return True
-    expected = with_gradients(lambda *each: varlen.segment_attention(*each, cu_seqlens, max(LENGTHS)), tensors)
+    expected = with_gradients(
+        lambda *each: document_attention.segment_attention(*each, cu_seqlens, max(LENGTHS)), tensors
+    )
     apart = max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
     print(f"\ngrouped heads as they are: {apart:.1e} from repeated ones (below 1e-2: the copies could be spared)")
     return True
@@ -181,9 +185,9 @@ def time_rows():
         tensors = heads(SHAPES["grouped 128"], torch.bfloat16, lengths)
         options = {"causal": True, "window": None, "scale": None}
         ways = [
-            lambda *each, cu=cu_seqlens, n=length: varlen.segment_attention(*each, cu, n),
+            lambda *each, cu=cu_seqlens, n=length: document_attention.segment_attention(*each, cu, n),
             by_sdpa(cu_seqlens, options),
-            lambda *each, cu=cu_seqlens, n=length: varlen.segment_attention(*each, cu, n, window=1024),
+            lambda *each, cu=cu_seqlens, n=length: document_attention.segment_attention(*each, cu, n, window=1024),
         ]
         times = [milliseconds(way, tensors) for way in ways]
         print(f"{len(lengths):>7} x {length:>6} {times[0]:>10.2f} {times[1]:>9.2f} {times[2]:>20.2f}")

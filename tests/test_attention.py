@@ -16,7 +16,7 @@ from packer import PackerError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from packer.attention import IMPLEMENTATION, varlen  # noqa: E402  needs torch, as all that follows
+from packer.attention import IMPLEMENTATION, document_attention  # noqa: E402  needs torch, as all that follows
 from packer.attention.transformers_hook import _FirstPass, attention, attention_mask  # noqa: E402
 from tests.helpers import naive_attention  # noqa: E402
 from tests.helpers.attention import LENGTHS, alone, batch_of, positions_of  # noqa: E402
@@ -74,7 +74,7 @@ CASES = list(
 @pytest.mark.parametrize(("causal", "window", "scale", "shape"), CASES)
 def test_sdpa_segment_by_segment_equals_attention_written_out(causal, window, scale, shape):
     tensors = random_heads(**shape)
-    assert_equals_naive(varlen.segment_attention, tensors, causal=causal, window=window, scale=scale)
+    assert_equals_naive(document_attention.segment_attention, tensors, causal=causal, window=window, scale=scale)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_heads_without_a_backward_pass_on_a_gpu_are_padded_in_training(monkeypat
         device, shape, requires_grad = torch.device("cuda"), (1, 1, size), True
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert varlen._kernel_width(OnGpu(), 8) == width
+    assert document_attention._kernel_width(OnGpu(), 8) == width
     OnGpu.requires_grad = False
-    assert varlen._kernel_width(OnGpu(), 8) == -(-size // 8) * 8
+    assert document_attention._kernel_width(OnGpu(), 8) == -(-size // 8) * 8
 
 
 KERNELS = {
@@ -107,15 +107,15 @@ def kernel(request, monkeypatch):
     """Calls of a stand-in for torch's kernel of one version."""
     calls = []
     stand_in = KERNELS[request.param](calls)
-    monkeypatch.setattr(varlen, "varlen_attn", stand_in, raising=False)
-    monkeypatch.setattr(varlen, "PARAMETERS", frozenset(inspect.signature(stand_in).parameters))
+    monkeypatch.setattr(document_attention, "varlen_attn", stand_in, raising=False)
+    monkeypatch.setattr(document_attention, "PARAMETERS", frozenset(inspect.signature(stand_in).parameters))
     return calls
 
 
 def by_kernel(query, key, value, cu_seqlens, longest, **options):
     options["window"] = None if options["window"] is not None and options["window"] >= longest else options["window"]
     options["scale"] = query.shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
-    return varlen._by_kernel((query, key, value), cu_seqlens, longest, **options)
+    return document_attention._by_kernel((query, key, value), cu_seqlens, longest, **options)
 
 
 KERNEL_CASES = [
@@ -134,7 +134,7 @@ def test_the_kernel_of_every_torch_version_is_called_as_it_wants(kernel, causal,
 
 def test_what_keeps_from_the_kernel_is_named(monkeypatch):
     query, _, value = random_heads(dtype=torch.bfloat16)
-    assert "on cpu" in varlen.kernel_obstacle(query, value, None)
+    assert "on cpu" in document_attention.kernel_obstacle(query, value, None)
 
     class OnGpu:
         """The parts of a tensor on a GPU that decide."""
@@ -147,28 +147,30 @@ def test_what_keeps_from_the_kernel_is_named(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     names = {"scale", "window_size"}
-    monkeypatch.setattr(varlen, "PARAMETERS", names)
-    assert varlen.kernel_obstacle(OnGpu(), OnGpu(), 4) is None
-    assert "load the model in bfloat16" in varlen.kernel_obstacle(OnGpu(torch.float32), OnGpu(), None)
-    assert "head size is 264" in varlen.kernel_obstacle(OnGpu(), OnGpu(size=264), None)
+    monkeypatch.setattr(document_attention, "PARAMETERS", names)
+    assert document_attention.kernel_obstacle(OnGpu(), OnGpu(), 4) is None
+    assert "load the model in bfloat16" in document_attention.kernel_obstacle(OnGpu(torch.float32), OnGpu(), None)
+    assert "head size is 264" in document_attention.kernel_obstacle(OnGpu(), OnGpu(size=264), None)
     names.remove("window_size")
-    assert varlen.kernel_obstacle(OnGpu(), OnGpu(), None) is None
-    assert "install torch 2.11" in varlen.kernel_obstacle(OnGpu(), OnGpu(), 4)
+    assert document_attention.kernel_obstacle(OnGpu(), OnGpu(), None) is None
+    assert "install torch 2.11" in document_attention.kernel_obstacle(OnGpu(), OnGpu(), 4)
     names.clear()
-    assert "install torch 2.10" in varlen.kernel_obstacle(OnGpu(), OnGpu(), None)
+    assert "install torch 2.10" in document_attention.kernel_obstacle(OnGpu(), OnGpu(), None)
 
 
 def test_the_kernel_of_the_torch_installed_has_a_version_known_here():
     if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11):
-        assert {"query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"} < varlen.PARAMETERS
-        assert {"scale", "window_size"} < varlen.PARAMETERS
+        assert {"query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"} < document_attention.PARAMETERS
+        assert {"scale", "window_size"} < document_attention.PARAMETERS
 
 
 # ---- where segments begin ----
 
 
 def find(rows=1, row_tokens=TOKENS, *, cu_seq_lens=None, max_length=None, position_ids=None):
-    return varlen.find_boundaries(rows, row_tokens, cu_seq_lens, max_length, position_ids, torch.device("cpu"))
+    return document_attention.find_boundaries(
+        rows, row_tokens, cu_seq_lens, max_length, position_ids, torch.device("cpu")
+    )
 
 
 def test_boundaries_are_those_handed_over_or_where_positions_restart():

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402  needs torch, as what follows
 
-from packer.attention import varlen  # noqa: E402
+from packer.attention import document_attention  # noqa: E402
 from tests.helpers.naive_attention import attend  # noqa: E402
 
 LENGTHS = [1, 30, 7, 16, 5]
@@ -25,7 +25,7 @@ def check(monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(module, "LENGTHS", LENGTHS)
-    monkeypatch.setattr(varlen, "kernel_obstacle", lambda *_: None)
+    monkeypatch.setattr(document_attention, "kernel_obstacle", lambda *_: None)
     cu_seqlens = torch.tensor([0, *itertools.accumulate(LENGTHS)], dtype=torch.int32)
 
     def run(dtype, *, causal=True, window=None, scale=None, wrong=None):
@@ -41,7 +41,7 @@ def check(monkeypatch):
             found = attend(*tensors, cu_seqlens, before=reach, after=after, scale=taken["scale"])
             return found.to(query.dtype)
 
-        monkeypatch.setattr(varlen, "segment_attention", kernel)
+        monkeypatch.setattr(document_attention, "segment_attention", kernel)
         with sdpa_kernel(SDPBackend.MATH):  # whose gradients are 0 where those of attention are
             return module.agrees("", module.heads((4, 2, 80, 80), dtype, LENGTHS), cu_seqlens, options)
 

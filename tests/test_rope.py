@@ -7,7 +7,7 @@ import packer
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from packer.attention.rope import document_frequencies, document_lengths  # noqa: E402  needs torch
+from packer.attention.transformers_hook import document_frequencies, document_lengths  # noqa: E402  needs torch
 from tests.helpers.families import VOCABULARY, tiny_model  # noqa: E402
 
 LIMIT = 64

@@ -28,7 +28,6 @@ from packer.attention.load_model import (  # noqa: E402
     shorten_thresholds,
     thresholds_above,
 )
-from packer.attention.rope import BY_LONGEST  # noqa: E402
 from packer.cli.reading_commands import render_verdicts  # noqa: E402
 from tests.helpers.families import tiny_model  # noqa: E402
 from tests.helpers.isolation import NARROW, answers, save_config  # noqa: E402
@@ -96,7 +95,7 @@ def test_every_field_of_a_config_that_reads_like_a_threshold_is_known():
 
 def test_every_type_of_rope_is_known():
     fixed = {"axial", "default", "linear", "llama3", "proportional", "yarn"}  # whatever the lengths of documents
-    assert set(ROPE_INIT_FUNCTIONS) <= {*fixed, *BY_LONGEST}
+    assert set(ROPE_INIT_FUNCTIONS) <= {*fixed, *transformers_hook.BY_LONGEST}
 
 
 def test_shortened_configs_have_no_threshold_that_the_probe_does_not_reach():

@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 from torch.nn.attention.flex_attention import create_mask, flex_attention  # noqa: E402  needs torch, as all that follows
 from torch.nn.functional import log_softmax, logsigmoid  # noqa: E402
 
-from packer.attention import IMPLEMENTATION, trees, varlen  # noqa: E402
+from packer.attention import IMPLEMENTATION, document_attention  # noqa: E402
 from packer.attention.isolation import probe  # noqa: E402
 from tests.helpers.families import (  # noqa: E402
     ENCODERS,
@@ -222,7 +222,7 @@ def with_gradients(output, tensors):
 @pytest.mark.parametrize("shape", [{}, {"key_heads": 4}, {"key_heads": 1, "value_size": 11}])
 def test_attention_in_trees_is_attention_along_their_paths(forest, shape, window, scale):
     tensors = random_heads(len(forest.tokens), **shape)
-    found = with_gradients(trees.tree_attention(*tensors, forest.tree, window, scale), tensors)
+    found = with_gradients(document_attention.tree_attention(*tensors, forest.tree, window, scale), tensors)
     expected = with_gradients(path_by_path(*tensors, forest, window, scale), tensors)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
@@ -233,16 +233,16 @@ def test_attention_in_trees_is_attention_along_their_paths(forest, shape, window
 def test_flex_attention_computes_the_same(monkeypatch, forest, window):
     """Not compiled, on the CPU, where it has no gradients."""
     tensors = [tensor.detach() for tensor in random_heads(len(forest.tokens))]
-    expected = trees.tree_attention(*tensors, forest.tree, window, 0.3)
+    expected = document_attention.tree_attention(*tensors, forest.tree, window, 0.3)
     calls = []
 
     def eager(*heads, **options):
         calls.append(options)
         return flex_attention(*heads, **options)
 
-    monkeypatch.setattr(trees, "flex_obstacle", lambda query, value: None)
-    monkeypatch.setattr(trees, "_compiled", lambda: eager)
-    found = trees.tree_attention(*tensors, forest.tree, window, 0.3)
+    monkeypatch.setattr(document_attention, "flex_obstacle", lambda query, value: None)
+    monkeypatch.setattr(document_attention, "_compiled", lambda: eager)
+    found = document_attention.tree_attention(*tensors, forest.tree, window, 0.3)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert [call["enable_gqa"] for call in calls] == [True]
 
@@ -261,13 +261,15 @@ def test_what_flex_attention_does_not_support_is_named(dtype, size, obstacle):
         device = torch.device("cuda")
 
     OnGpu.dtype, OnGpu.shape = dtype, (1, 1, size)
-    assert trees.flex_obstacle(OnGpu, OnGpu) == obstacle
+    assert document_attention.flex_obstacle(OnGpu, OnGpu) == obstacle
 
 
 def count_masks(monkeypatch):
     made = []
-    original = trees.dense_mask
-    monkeypatch.setattr(trees, "dense_mask", lambda tree, window: made.append(window) or original(tree, window))
+    original = document_attention.dense_mask
+    monkeypatch.setattr(
+        document_attention, "dense_mask", lambda tree, window: made.append(window) or original(tree, window)
+    )
     return made
 
 
@@ -291,7 +293,7 @@ LAYERS = ["sliding_attention", "full_attention"] * 2
 
 def test_masks_are_freed_with_their_batch(forest):
     tree = forest.tree
-    mask = weakref.ref(varlen.kept(tree, "test", partial(packer.attention.block_mask, tree)))
+    mask = weakref.ref(document_attention.kept(tree, "test", partial(packer.attention.block_mask, tree)))
     assert mask() is not None
     pickle.dumps(tree)
     del tree
@@ -492,12 +494,12 @@ def test_attention_both_ways_is_refused(family, forest):
 def test_convolutions_are_found_by_their_modules_alone():
     model = tiny_model("llama3")
     model.model.layers[0].mixer = torch.nn.Conv1d(32, 32, 1)
-    assert trees.tree_obstacle(model) is None
+    assert document_attention.tree_obstacle(model) is None
     model.model.layers[0].mixer = torch.nn.Conv1d(32, 32, 4, groups=32)
-    assert "its Conv1d mixes or selects tokens" in trees.tree_obstacle(model)
+    assert "its Conv1d mixes or selects tokens" in document_attention.tree_obstacle(model)
     images = tiny_gemma3()
     images.model.vision_tower.mixer = torch.nn.Conv1d(32, 32, 4)
-    assert trees.tree_obstacle(images) is None
+    assert document_attention.tree_obstacle(images) is None
 
 
 def test_short_documents_keep_the_frequencies_of_long_rope():

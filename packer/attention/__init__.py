@@ -6,10 +6,8 @@
 
 The modules, in the order in which a batch passes through them:
 
-    varlen.py              segment boundaries of a batch; attention by torch's varlen kernel, or SDPA per segment
-    trees.py               attention in rows whose documents share the tokens that they begin with
-    rope.py                LongRoPE and dynamic RoPE with frequencies per document
-    transformers_hook.py   the interface to transformers, and the cases it refuses
+    document_attention.py  segment boundaries of a batch; attention by torch's varlen kernel or SDPA, and in trees
+    transformers_hook.py   the interface to transformers, the cases it refuses, and RoPE frequencies per document
 
 and those that probe whether it keeps documents apart:
 
@@ -26,17 +24,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from packer.attention.document_attention import IMPLEMENTATION, block_mask, dense_mask
     from packer.attention.isolation import probe
     from packer.attention.transformers_hook import use
-    from packer.attention.trees import block_mask, dense_mask
-    from packer.attention.varlen import IMPLEMENTATION
 
 __all__ = ["IMPLEMENTATION", "block_mask", "dense_mask", "probe", "use"]
 
 _HOMES = {
-    "IMPLEMENTATION": "varlen",
-    "block_mask": "trees",
-    "dense_mask": "trees",
+    "IMPLEMENTATION": "document_attention",
+    "block_mask": "document_attention",
+    "dense_mask": "document_attention",
     "probe": "isolation",
     "use": "transformers_hook",
 }

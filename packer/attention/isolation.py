@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.attention.transformers_hook import accepted_arguments, use
+from packer.attention.transformers_hook import accepted_arguments, document_frequencies, longest_rope_modules, use
 from packer.errors import PackerError
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
@@ -24,11 +24,9 @@ from transformers import PreTrainedModel  # isort: skip
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES  # isort: skip
 from transformers.utils import import_utils  # isort: skip
 
+from packer.attention.document_attention import IMPLEMENTATION, KERNEL_DTYPES, block_mask, dense_mask
 from packer.attention.load_model import one_line, seeded, thresholds_above
 from packer.attention.probe_step import Step, StepLeaks, StepProbe, StepResult, gradients_apart
-from packer.attention.rope import document_frequencies, longest_rope_modules
-from packer.attention.trees import block_mask, dense_mask
-from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES
 from packer.loader.batch_formats import BatchFormat, batch_format
 
 EXACT = ("eager", "sdpa", IMPLEMENTATION)

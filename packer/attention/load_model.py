@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from packer.attention.transformers_hook import accepted_arguments
+from packer.attention.transformers_hook import accepted_arguments, rope_parameters
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
 import transformers  # isort: skip
@@ -34,7 +34,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from packer.attention.rope import rope_parameters
 from packer.errors import PackerError, hub_is_unreachable
 from packer.stores.paths import expanded
 
