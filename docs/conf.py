@@ -58,7 +58,7 @@ INTERNAL = (  # `format.md` describes the fields of the first three; PackArgumen
     "packer.json_records.PlanTotals",
     "packer.report.measures.Waiting",
     "OneSource",  # whatever `packer.pack` takes as a source
-    "Packed",  # whatever `packer.load` takes as a path
+    "PackedPaths",  # whatever `packer.load` takes as a path
     "SourceLike",  # whatever `packer.pack` takes as a source
 )
 nitpick_ignore = [
