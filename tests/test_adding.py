@@ -95,7 +95,8 @@ def test_an_input_format_is_an_entry(numbers, packed, tmp_path):
 
 def test_text_in_an_added_format_is_tokenized(numbers, tmp_path):
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
-    manifest = packer.pack(numbers, tmp_path / "packed", max_len=512, tokenizer=tokenizer, sync=False)
+    options = {"tokenizer": tokenizer, "text_column": "text"}
+    manifest = packer.pack(numbers, tmp_path / "packed", max_len=512, sync=False, **options)
     assert manifest.totals.documents == len(DOCUMENTS)
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from packer.errors import PackerError
-from packer.sources.read_documents import read_documents
+from packer.sources.source import read_documents
 from tests.helpers.commands import run
 from tests.helpers.opening import open_source
 

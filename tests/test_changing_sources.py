@@ -16,7 +16,7 @@ from packer.errors import SourceError
 from packer.output.job import Job
 from packer.pipeline import packing, write_shards
 from packer.pipeline import tokenizing as tokenizing_module
-from packer.sources.mapped_files import map_file
+from packer.sources.arrow_files import map_file
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.kept import write
 from tests.helpers.pack import made_documents

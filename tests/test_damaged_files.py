@@ -16,7 +16,7 @@ from packer import PackerError
 from packer.json_records import REMEDY
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
-from packer.sources.read_documents import read_documents
+from packer.sources.source import read_documents
 from tests.helpers import fuzzing
 from tests.helpers.effort import FUZZ
 from tests.helpers.fuzzing_kept import SETS, make_set

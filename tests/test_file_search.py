@@ -19,7 +19,7 @@ def names_of(source):
 
 
 def names_of_text(source):
-    return [path.name for path in files_in(str(source), [source])]
+    return [path.name for path in files_in(source)]
 
 
 def link(folder, name, target):

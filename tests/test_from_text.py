@@ -19,7 +19,7 @@ from packer.options import ReadOptions
 from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
-from packer.sources.format_reader import DecodedInput
+from packer.sources.inputs import DecodedInput
 from tests.helpers import naive_chats
 from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer, trained
 from tests.helpers.commands import succeeded

@@ -20,7 +20,7 @@ from tests.helpers.commands import succeeded
 from tests.helpers.kept import write
 from tests.helpers.plan import int32s, located, rows_of
 from tests.helpers.small import shrink
-from tests.helpers.writing import write_ipc
+from tests.helpers.writing import write_ipc, write_lines
 
 some_documents = st.lists(st.tuples(st.integers(0, 25), st.integers(NO_GROUP, 6)), min_size=1, max_size=60)
 
@@ -108,6 +108,16 @@ def groups_on_disk(out):
             found.append([name for document, name in zip(ids, sources, strict=True) if document >= 0])
     assert len(found) == len(rows)
     return found
+
+
+def test_groups_of_mapped_and_of_decoded_files_are_planned_together(tmp_path):
+    documents = {"input_ids": [[1, 2], [3], [4, 5, 6]], "source": ["a", "b", "a"]}
+    (tmp_path / "in").mkdir()
+    write_ipc(tmp_path / "in" / "a.arrow", pa.table(documents))
+    write_lines(tmp_path / "in" / "b.jsonl", pa.table(documents).to_pylist())
+    planned = packer.stats(tmp_path / "in", max_len=6, group_by="source")
+    packed = packer.pack(tmp_path / "in", tmp_path / "out", max_len=6, group_by="source")
+    assert planned.rows == packed.totals.rows == 3
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "parquet", "jsonl"])

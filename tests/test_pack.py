@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.plan.segments import cut_documents
-from packer.sources.read_documents import read_documents
+from packer.sources.source import read_documents
 from tests.helpers import naive
 from tests.helpers.opening import open_source
 from tests.helpers.pack import hashes, made_documents, save_arrow, segments_in

@@ -17,9 +17,9 @@ from packer.options import PackOptions
 from packer.output import job
 from packer.pipeline import packing
 from packer.pipeline.collect_figures import measure
+from packer.sources.arrow_files import mirrored
 from packer.sources.find_source import find_source
-from packer.sources.mapped_files import mirrored
-from packer.sources.read_documents import read_documents
+from packer.sources.source import read_documents
 from packer.stores import mirror
 from tests.helpers.chat_templates import WORDS
 from tests.helpers.opening import open_source

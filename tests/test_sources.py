@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.sources.read_documents import read_documents
+from packer.sources.source import read_documents
 from packer.sources.spill import spill_source
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink

@@ -20,7 +20,7 @@ from packer.output.job import Job
 from packer.pipeline.packing import pack
 from packer.sources import parquet
 from packer.sources.documents import Columns, SourceFile
-from packer.sources.read_documents import read_documents
+from packer.sources.source import read_documents
 from packer.sources.spill import spill_source
 from packer.stores.paths import PathList
 from tests.helpers.kills import kill
@@ -95,7 +95,9 @@ def test_pages_with_more_or_fewer_rows_than_the_footer_says_are_refused(tmp_path
     shrink(monkeypatch, parquet_rows=8)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"input_ids": [[1]] * 65}), path)
-    reader = parquet.ParquetReader.open_lists(SourceFile.of(path, "a.parquet"), Columns("input_ids", "labels")).reader
+    reader = (
+        parquet.ParquetReader.open(SourceFile.of(path, "a.parquet")).for_lists(Columns("input_ids", "labels")).reader
+    )
     batches = replace(reader, group_rows=(claimed,)).blocks(["input_ids"])
     assert sum(len(batch) for batch, _ in islice(batches, readable)) == min(claimed, 65)
     with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold more or fewer"):

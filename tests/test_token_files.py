@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.sources.read_documents import read_documents
+from packer.sources.source import read_documents
 from packer.sources.spill import spill_source
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.opening import open_source

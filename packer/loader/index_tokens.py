@@ -19,8 +19,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.writer import BadTokenError, TokenColumns, token_columns
 from packer.sources.find_source import SourceLike
 from packer.sources.open_source import open_index_source, read_index_source
-from packer.sources.read_documents import Documents
-from packer.sources.source import Watch
+from packer.sources.source import Documents, Watch
 from packer.stores import AnyPath, RemotePath
 from packer.token_memory import Spans, lengths_of
 

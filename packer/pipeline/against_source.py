@@ -38,7 +38,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.writer import Counts
 from packer.signals import CURRENT_TASK
 from packer.sources.column_types import cast, join
-from packer.sources.read_documents import Documents
+from packer.sources.source import Documents
 from packer.stores import AnyPath
 from packer.token_memory import lengths_of
 

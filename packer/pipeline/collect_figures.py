@@ -40,12 +40,12 @@ from packer.report.measures import RowFigures, RowSums, TrainingJob, Waiting, co
 from packer.shards.located_rows import LocatedRows
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
+from packer.sources.arrow_files import TableInMemory
 from packer.sources.find_source import SourceLike, source_name
 from packer.sources.list_checks import STRIPPED
 from packer.sources.meanings import EXCHANGE_STARTS
-from packer.sources.read_documents import Documents, read_documents
 from packer.sources.record_lists import REPEATED, SAVED
-from packer.sources.token_tables import TableInMemory, ValueColumn
+from packer.sources.source import Documents, ValueColumn, read_documents
 from packer.stores import AnyPath, any_path
 from packer.stores.paths import expanded
 from packer.text.text_source import open_source

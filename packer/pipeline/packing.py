@@ -43,8 +43,7 @@ from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.sources.find_source import SourceLike
 from packer.sources.open_source import refuse_decoding
-from packer.sources.read_documents import Documents, read_documents
-from packer.sources.source import Source, Watch
+from packer.sources.source import Documents, Source, Watch, read_documents
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath
 from packer.stores.paths import expanded, output_path
@@ -166,7 +165,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
     documents = read_documents(mapped, progress)
     refuse_all_rejected(documents)
     say_packed_before(documents)
-    warn_of_padding(mapped)
+    warn_of_padding(documents)
     warn_of_texts(documents.source.counts)
     warn_of_templates(documents.source)
     return documents

@@ -11,9 +11,8 @@ from packer.json_records import REJECTED, Totals
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.sources.list_checks import STRIPPED
-from packer.sources.read_documents import Documents
 from packer.sources.record_lists import SAVED
-from packer.sources.source import Rejections
+from packer.sources.source import Documents, Rejections
 
 
 def write_rejected_list(folder: Output, rejections: Rejections) -> str:

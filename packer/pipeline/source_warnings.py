@@ -16,9 +16,7 @@ from packer.sources.documents import reading
 from packer.sources.list_checks import STRIPPED
 from packer.sources.meanings import fields_counted, unread
 from packer.sources.packed_rows import ROWS
-from packer.sources.read_documents import Documents
-from packer.sources.source import Rejections, Source
-from packer.sources.token_tables import MappedLists
+from packer.sources.source import Documents, Rejections, Source
 from packer.token_memory import fetched_spans, lengths_of
 
 _READ_TOGETHER = 250  # documents
@@ -32,12 +30,12 @@ _SHOWN = 10  # names of fields
 log = logging.getLogger(__name__)
 
 
-def warn_of_padding(mapped: Source) -> None:
+def warn_of_padding(documents: Documents) -> None:
     """Log a warning if most documents of a source of tokens end, or begin, with the same repeated id.
 
     Padding with a mask has been stripped before; without a mask, it is packed and trained like any other token.
     """
-    found = _padding_of(mapped) if mapped.text is None else None
+    found = _padding_of(documents) if documents.source.text is None else None
     if found is not None:
         log.warning(
             "most documents begin or end with several tokens of id %d, which looks like padding and is packed like all "
@@ -134,33 +132,29 @@ def warn_of_rejected(rejections: Rejections) -> None:
         )
 
 
-def _padding_of(source: Source) -> int | None:
+def _padding_of(documents: Documents) -> int | None:
     """Return the id with which most of the first documents in the files seem to be padded; None if they are not."""
     repeated: Counter[int] = Counter()
-    documents = 0
-    for tokens in islice(_documents(source), _LOOKED_AT):
+    read = 0
+    for tokens in islice(_documents(documents), _LOOKED_AT):
         ends = (tokens[:_REPEATED].tolist(), tokens[-_REPEATED:].tolist())
         ids = [end[0] for end in ends if len(end) == _REPEATED and len(set(end)) == 1]
         if len(set(ids)) == len(ids):  # otherwise, the whole document may consist of one id
             repeated.update(ids)
-        documents += 1
+        read += 1
     token, count = repeated.most_common(1)[0] if repeated else (0, 0)
-    return token if count > max(_MOST * documents, _FEWEST) else None
+    return token if count > max(_MOST * read, _FEWEST) else None
 
 
-def _documents(source: Source) -> Iterator[NDArray[np.integer[Any]]]:
-    """Yield the tokens of each document in the files."""
-    for input_ in source.inputs:
-        if not isinstance(input_, MappedLists):
-            continue
-        column = input_.tokens(input_.columns.input_ids)
-        if (column.addresses.value_codes < 0).any():  # only lengths are known
-            return
-        for first in range(0, len(column), _READ_TOGETHER):
-            lists = np.arange(first, min(first + _READ_TOGETHER, len(column)))
-            lengths = np.empty(len(lists), np.int32)
-            lengths_of(column.addresses, lists, lengths)
-            with reading(input_.file.name):
-                columns, read = fetched_spans({"": column}, lists, np.zeros_like(lists), lengths.astype(np.int64))
-            for number, length in zip(read.tolist(), lengths.tolist(), strict=True):
-                yield columns[""].values_at(number, 0, length)
+def _documents(documents: Documents) -> Iterator[NDArray[np.integer[Any]]]:
+    """Yield the tokens of each document; none if only lengths are known."""
+    column = documents.table.input_ids
+    count = 0 if (column.addresses.value_codes < 0).any() else len(column)
+    for first in range(0, count, _READ_TOGETHER):
+        lists = np.arange(first, min(first + _READ_TOGETHER, count))
+        lengths = np.empty(len(lists), np.int32)
+        lengths_of(column.addresses, lists, lengths)
+        with reading(documents.source.name):
+            columns, read = fetched_spans({"": column}, lists, np.zeros_like(lists), lengths.astype(np.int64))
+        for number, length in zip(read.tolist(), lengths.tolist(), strict=True):
+            yield columns[""].values_at(number, 0, length)

@@ -22,8 +22,7 @@ from packer.progress import Progress
 from packer.shards.files import WrittenFile, changed_since, check_files, shard_name
 from packer.shards.manifest import datasets_files
 from packer.sources.hugging_face import REPORT, STATE
-from packer.sources.read_documents import read_documents
-from packer.sources.source import Source, Watch
+from packer.sources.source import Source, Watch, read_documents
 from packer.sources.spill import Piece, cut_source, spill_source
 from packer.stores import AnyPath
 from packer.stores.paths import PathList, expanded, local_output, tokenizer_name

@@ -20,8 +20,7 @@ from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.find_source import SourceLike
 from packer.sources.open_source import open_packed_source
-from packer.sources.read_documents import read_documents
-from packer.sources.source import Source
+from packer.sources.source import Source, read_documents
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_directory
@@ -138,9 +137,8 @@ def compare_opened(
         yield fault
         return
     with ExitStack() as stack:
-        if not opened.mapped:
-            decoded = stack.enter_context(temporary_directory())
-            opened = spill_source(opened, decoded, progress, engine=Engine(workers=workers))
+        decoded = stack.enter_context(temporary_directory())
+        opened = spill_source(opened, decoded, progress, engine=Engine(workers=workers))
         documents = read_documents(opened, progress)
         faults = [*SourceComparison(folder=folder, manifest=manifest, documents=documents).faults(workers, progress)]
     yield from faults

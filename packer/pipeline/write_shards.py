@@ -29,8 +29,7 @@ from packer.shards.writer import (
 )
 from packer.signals import raise_if_interrupted
 from packer.sources.documents import reading
-from packer.sources.read_documents import Documents
-from packer.sources.source import Watch
+from packer.sources.source import Documents, Watch
 from packer.token_memory import fetched_spans
 
 

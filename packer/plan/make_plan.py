@@ -24,8 +24,7 @@ from packer.plan.segments import SegmentReader
 from packer.plan.whole_plan import DocumentValues, document_values, plan_whole
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
-from packer.sources.read_documents import Documents
-from packer.sources.token_tables import ValueColumn
+from packer.sources.source import Documents, ValueColumn
 
 PLAN_VERSION = 2
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its

@@ -24,8 +24,7 @@ from packer.shards.located_rows import SEGMENT
 from packer.sources.content_hashes import left_out
 from packer.sources.documents import reading
 from packer.sources.meanings import EXCHANGE_STARTS
-from packer.sources.read_documents import Documents
-from packer.sources.token_tables import TokenTable, ValueColumn
+from packer.sources.source import Documents, TokenTable, ValueColumn
 from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of
 
 _COUNTED_TOGETHER = 1 << 16  # segments

@@ -25,8 +25,8 @@ from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_checks import NO_GROUP, Chunks, group_codes, group_values
-from packer.sources.number_columns import number_fault, wrong_numbers
-from packer.sources.read_documents import Documents
+from packer.sources.column_types import number_fault, wrong_numbers
+from packer.sources.source import Documents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,5 +12,5 @@ Five questions are answered in turn, each by modules that ask only those before 
 3. Which columns do they have?            `column_types.py`
 4. What do these mean?                    `meanings.py`, `token_columns.py`, `packed_rows.py`, `record_lists.py`; of
                                           text, `packer/text`; of lengths, `number_columns.py`
-5. Which documents are in them?           `list_checks.py`, `token_tables.py`, `spill.py`, `read_documents.py`
+5. Which documents are in them?           `list_checks.py`, `inputs.py`, `spill.py`, `source.py`
 """

@@ -1,35 +1,370 @@
-"""Arrow: files, saved datasets and tables in memory. Token lists are mapped if they can be, all else is decoded."""
+"""Arrow: files, saved datasets and tables in memory. Token lists are mapped if they can be, all else is decoded.
+
+A decoded batch takes about a kilobyte per column, so none is held: `MappedFile` holds where the batches of a file begin
+and the addresses of its token columns, about 70 bytes per batch. It is pickled by path, and mapped again.
+
+Of an object in storage, the headers of the messages are fetched first, one after the other, without their bodies.
+pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
+of compressed record batches immediately, so these must be known first (`packer/arrow.py`).
+"""
 
 from __future__ import annotations
 
+import struct
+import threading
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from packer.arrow import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader
 from packer.errors import SourceError
 from packer.sources import format_reader
-from packer.sources.column_types import Fields, find_columns, has_type, plain_type
+from packer.sources.column_types import as_plain, find_columns, has_type, is_json, plain_type
 from packer.sources.documents import Columns, SourceFile, reading
-from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
-from packer.sources.mapped_files import (
-    FileState,
-    MappedArrays,
-    MappedFile,
-    is_ipc_file,
-    map_file,
-    schema_of,
-    with_headers,
-    with_storage,
-)
-from packer.sources.token_tables import MappedLists, TableInMemory
-from packer.stores import RemotePath, pinned
-from packer.stores.mirror import Mirror, map_whole
+from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, BatchStore, Lists, Reader, share_of
+from packer.stores import AnyPath, RemotePath, pinned
+from packer.stores.mirror import Mirror, fetch_chunks, map_whole
 from packer.token_memory import TokenColumn
-from packer.token_memory.token_column import ColumnBuilder
+from packer.token_memory.token_column import Addresses, ColumnBuilder
+
+if TYPE_CHECKING:
+    from datasets.table import Table as DatasetsTable
+
+
+MAGIC = b"ARROW1"
+"""First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
+
+_TAIL = 1 << 12  # bytes at the end of an Arrow file, where its footer is
+
+
+def map_file(path: AnyPath) -> pa.Buffer:
+    """Map an Arrow file into memory. Of an object, only the headers of messages are fetched."""
+    if isinstance(path, RemotePath):
+        return with_headers(path)[0].buffer
+    return map_whole(path)
+
+
+def mirrored(path: RemotePath) -> Mirror:
+    """Return memory of the size of an object; a task that is unpickled finds what the one before it has fetched."""
+    found = path.pinned()
+    return _mirrored(found, found.stat().etag)
+
+
+def with_headers(path: RemotePath) -> tuple[Mirror, int, bool]:
+    """Return memory with the headers of an Arrow stream or file, its rows, and whether it is compressed."""
+    found = path.pinned()
+    return _with_headers(found, found.stat().etag)
+
+
+@lru_cache(maxsize=1 << 16)
+def _mirrored(path: RemotePath, etag: str) -> Mirror:
+    return Mirror(path, path.stat().st_size)
+
+
+@lru_cache(maxsize=1 << 16)
+def _with_headers(path: RemotePath, etag: str) -> tuple[Mirror, int, bool]:
+    mirror = _mirrored(path, etag)
+    return mirror, *fetch_headers(mirror)
+
+
+def is_ipc_file(buffer: pa.Buffer) -> bool:
+    """Whether a buffer holds an IPC file rather than a stream."""
+    return bytes(buffer.slice(0, len(MAGIC))) == MAGIC
+
+
+def schema_of(buffer: pa.Buffer) -> pa.Schema:
+    """Return the schema of a mapped stream or file, with types as in `with_storage`."""
+    schema = pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
+    for number, field in enumerate(schema):
+        if isinstance(field.type, pa.BaseExtensionType) and not is_json(field.type):
+            schema = schema.set(number, field.with_type(field.type.storage_type))
+    return schema
+
+
+def with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a record batch with the storage of columns of extension types but JSON; nothing is copied.
+
+    pyarrow reads such a column as its storage until a library, such as `datasets` for `Array2D`, declares the type, so
+    this makes the result independent of what is imported.
+    """
+    for number, column in enumerate(batch.columns):
+        if isinstance(column.type, pa.BaseExtensionType) and not is_json(column.type):
+            field = batch.schema.field(number).with_type(column.type.storage_type)
+            batch = batch.set_column(number, field, column.storage)
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """Path and size of a file when it was opened; they are checked when it is unpickled."""
+
+    path: AnyPath
+    name: str
+    bytes: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unchanged, (self.path, self.name, self.bytes)
+
+
+def _unchanged(path: AnyPath, name: str, size: int) -> FileState:
+    """Unpickle a `FileState`. Raises a SourceError if the file is missing or has another size."""
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        raise SourceError(
+            f"{name}: cannot be read again ({error.strerror}); it was opened as {path}: put it back there"
+        ) from error
+    if found != size:
+        raise SourceError(
+            f"{name}: changed from {size:,} to {found:,} bytes since it was opened; open the source again"
+        )
+    return FileState(path, name, size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedFile:
+    """The record batches of an uncompressed IPC stream or file."""
+
+    state: FileState
+    owner: pa.Buffer
+    ends: NDArray[np.int64]
+    """Shape (batches,): cumulative lengths of the batches."""
+
+    places: NDArray[np.int64]
+    """Shape (batches,): byte offset of each batch in a stream, or its number in a file; empty batches are left out."""
+
+    in_sequence: bool
+    """Whether batches must be decoded in sequence because their dictionaries change."""
+
+    tokens: Mapping[str, TokenColumn]
+    """Addresses of the token and label columns, by name."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of the columns."""
+        return schema_of(self.owner)
+
+    def whole(self) -> MappedFile:
+        """Return the file itself, which is read from its beginning to decode all of it."""
+        return self
+
+    def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """Decode batches and yield the named columns of each."""
+        with reading(self.state.name):
+            for batch in map(with_storage, self._decode(numbers)):
+                yield [batch.column(name) for name in names]
+
+    def _decode(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        if is_ipc_file(self.owner):
+            file = pa.ipc.open_file(self.owner)
+            for number in numbers:
+                yield file.get_batch(int(self.places[number]))
+            return
+        source = pa.BufferReader(self.owner)
+        stream = pa.ipc.open_stream(source)
+        start, head = source.tell(), None
+        for number in numbers:
+            place = int(self.places[number])
+            if head is None:
+                head = stream.read_next_batch()  # also reads the dictionaries before it, which later batches need
+            if place == start:
+                yield head
+                continue
+            if self.in_sequence:
+                while source.tell() < place:
+                    stream.read_next_batch()
+            else:
+                source.seek(place)
+            yield stream.read_next_batch()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        base = self.owner.address
+        columns = {name: _moved(column.addresses, -base) for name, column in self.tokens.items()}
+        path = self.state.path
+        fetched = np.array(sorted(mirrored(path).fetched) if isinstance(path, RemotePath) else [], np.int64)
+        return _map_again, (self.state, self.ends, self.places, self.in_sequence, columns, fetched)
+
+
+def _map_again(
+    state: FileState,
+    ends: NDArray[np.int64],
+    places: NDArray[np.int64],
+    in_sequence: bool,
+    columns: Mapping[str, Addresses],
+    fetched: NDArray[np.int64],
+) -> MappedFile:
+    """Unpickle a `MappedFile`: map its file again. The chunks of an object are fetched by `fetch_queued`."""
+    with reading(state.name):
+        if isinstance(state.path, RemotePath):
+            mirror = mirrored(state.path)
+            _later.append((mirror, fetched))
+            owner = mirror.buffer
+        else:
+            owner = map_whole(state.path)
+    tokens = _token_columns(columns, owner.address, owner)
+    return MappedFile(state=state, owner=owner, ends=ends, places=places, in_sequence=in_sequence, tokens=tokens)
+
+
+_later: list[tuple[Mirror, NDArray[np.int64]]] = []
+_fetching = threading.Lock()  # other threads wait for what this one fetches
+
+
+def fetch_queued() -> None:
+    """Fetch what the objects of unpickled files had in memory, together: one after the other would take long."""
+    with _fetching:
+        count = len(_later)  # other threads may add more meanwhile
+        fetch_chunks(_later[:count])
+        del _later[:count]
+
+
+def _token_columns(columns: Mapping[str, Addresses], by: int, owner: pa.Buffer) -> dict[str, TokenColumn]:
+    return {name: TokenColumn(addresses=_moved(each, by), owners=(owner,)) for name, each in columns.items()}
+
+
+def _moved(addresses: Addresses, distance: int) -> Addresses:
+    """Add a distance to all addresses, modulo 2**64. Fixed-size lists have no offsets and keep 0 for them."""
+    by = np.uint64(distance % 2**64)
+    offsets = np.where(addresses.offset_bytes > 0, addresses.offsets + by, addresses.offsets)
+    return addresses._replace(offsets=offsets, values=addresses.values + by)
+
+
+def fetch_headers(mirror: Mirror) -> tuple[int, bool]:
+    """Fetch the headers of all messages, the dictionaries and the footer of an object.
+
+    Return the number of rows, and whether a record batch is compressed. If the object is damaged, this stops there;
+    pyarrow finds the fault at the same place.
+    """
+    size, view = mirror.buffer.size, memoryview(mirror.buffer)
+    tail = min(size, _TAIL)
+    mirror.fetch([0, size - tail], [tail, tail])
+    at = 0
+    if bytes(view[: len(MAGIC)]) == MAGIC and size > 10:
+        at = 8
+        footer = int.from_bytes(view[size - 10 : size - 6], "little")
+        if 0 < footer < size:
+            mirror.fetch([size - 10 - footer], [footer])
+    rows, is_compressed = 0, False
+    while at + 8 <= size:
+        mirror.fetch([at], [8])
+        mark, length = struct.unpack_from("<II", view, at)
+        start = at + 8
+        if mark != 0xFFFFFFFF:  # streams of old versions have no mark
+            start, length = at + 4, mark
+        if not 0 < length <= size - start:
+            break
+        mirror.fetch([start], [length])
+        try:
+            message = MessageHeader(view[start : start + length])
+        except (struct.error, IndexError):
+            break
+        if message.kind == RECORD_BATCH:
+            rows, is_compressed = rows + message.rows, is_compressed or message.is_compressed
+        at = start + length + message.body
+        if message.kind == DICTIONARY_BATCH:
+            mirror.fetch([start], [min(at, size) - start])
+    return rows, is_compressed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableInMemory:
+    """Record batches of a table. Each is a slice of one chunk per column. Pickled by value."""
+
+    owner: pa.Table | DatasetsTable
+    """A table of `datasets` maps its files again when it is unpickled."""
+
+    files: tuple[FileState, ...]
+    """Files that a table of `datasets` maps, and maps again when it is unpickled."""
+
+    ends: NDArray[np.int64]
+    """Shape (batches,): cumulative lengths of the batches."""
+
+    chunk_ends: Mapping[str, NDArray[np.int64]]
+    """Cumulative lengths of the chunks of each column, each of shape (chunks,)."""
+
+    tokens: Mapping[str, TokenColumn]
+    """Addresses of the token and label columns, by name."""
+
+    @classmethod
+    def of(cls, owner: pa.Table | DatasetsTable, names: Sequence[str], tokens: Sequence[str] = ()) -> TableInMemory:
+        """Describe the columns `names` of a table; the columns `tokens` hold tokens or labels."""
+        columns = {name: _table(owner).column(name).iterchunks() for name in names}
+        chunk_ends = {name: np.cumsum([*map(len, chunks)], dtype=np.int64) for name, chunks in columns.items()}
+        ends = np.unique(np.concatenate([np.zeros(0, np.int64), *chunk_ends.values()]))
+        ends = ends[ends > 0]
+        bare = cls(owner=owner, files=_files_of(owner), ends=ends, chunk_ends=chunk_ends, tokens={})
+
+        def addressed(name: str) -> TokenColumn:
+            return TokenColumn.from_arrow((column for (column,) in bare.read(range(len(ends)), [name])), (owner,))
+
+        return replace(bare, tokens={name: addressed(name) for name in tokens})
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of the columns, as they are read."""
+        found = _table(self.owner).schema
+        return pa.schema([(name, plain_type(found.field(name).type)) for name in self.chunk_ends])
+
+    def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """Slice the chunks and yield the named columns of each batch."""
+        table = _table(self.owner)
+        columns = [(table.column(name), self.chunk_ends[name]) for name in names]
+        all_plain = all(column.type.equals(plain_type(column.type)) for column, _ in columns)
+        for number in numbers:
+            first = int(self.ends[number - 1]) if number else 0
+            rows = int(self.ends[number]) - first
+            slices = [_slice(column, ends, first, rows) for column, ends in columns]
+            yield slices if all_plain else [as_plain(values) for values in slices]
+
+    def whole(self) -> TableInMemory:
+        """Return the table itself, which is in memory."""
+        return self
+
+    def bytes_of(self, names: Sequence[str]) -> int:
+        """Return the size of columns."""
+        return int(_table(self.owner).select(list(names)).nbytes)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        names, token_names = list(self.chunk_ends), list(self.tokens)
+        owner = self.owner.select(names)
+        return _describe_again, (self.files, owner, names, token_names)
+
+
+def _describe_again(
+    _: tuple[FileState, ...],  # which are checked before the table maps them
+    owner: pa.Table | DatasetsTable,
+    names: Sequence[str],
+    token_names: Sequence[str],
+) -> TableInMemory:
+    return TableInMemory.of(owner, names, token_names)
+
+
+def _slice(column: pa.ChunkedArray, ends: NDArray[np.int64], first: int, rows: int) -> pa.Array:
+    number = int(np.searchsorted(ends, first, side="right"))
+    chunk = column.chunk(number)
+    return chunk.slice(first - int(ends[number]) + len(chunk), rows)
+
+
+def _table(owner: pa.Table | DatasetsTable) -> pa.Table:
+    return owner if isinstance(owner, pa.Table) else owner.table
+
+
+def _files_of(owner: pa.Table | DatasetsTable) -> tuple[FileState, ...]:
+    """Return the files that a table of `datasets` maps."""
+    if isinstance(owner, pa.Table):
+        return ()
+    from datasets.table import list_table_cache_files
+
+    paths = dict.fromkeys(Path(file).absolute() for file in list_table_cache_files(owner))
+    return tuple(FileState(path, path.name, path.stat().st_size) for path in paths)
+
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -40,8 +375,8 @@ class ArrowReader(Reader):
 
     file: SourceFile
     fields: pa.Schema
-    rows: int
-    table: TableInMemory | MappedArrays | None = None
+    rows: int = 0
+    table: BatchStore | None = None
     """The lists, unless they are in the Arrow file."""
 
     first_row: int = 0
@@ -55,38 +390,51 @@ class ArrowReader(Reader):
 
     @classmethod
     def open(cls, file: SourceFile) -> ArrowReader:
-        """Map a stream or file and count its records."""
+        """Map a stream or file."""
         with reading(file.name):
-            buffer = _mapped(file)
-            if isinstance(file.path, RemotePath):
-                _, rows, whole = with_headers(file.path)
+            return cls(file=file, fields=schema_of(_mapped(file)))
+
+    @classmethod
+    def of_table(cls, table: DatasetsTable, name: str) -> ArrowReader:
+        """Open a table of `datasets`."""
+        store = TableInMemory.of(table, table.table.column_names)
+        file = SourceFile(name=name, bytes=table.table.nbytes, path=None)
+        return cls(file=file, fields=table.table.schema, rows=len(table.table), table=store)
+
+    @classmethod
+    def of_lists(cls, file: SourceFile, store: BatchStore, *, has_labels: bool) -> Lists:
+        """Return token lists that lie in memory beside the columns of a store."""
+        rows = int(store.ends[-1]) if len(store.ends) else 0
+        return Lists(cls(file=file, fields=store.schema, rows=rows, table=store, holds_lists=True), has_labels, store)
+
+    def for_records(self) -> ArrowReader:
+        """Count the records of a stream or file."""
+        if self.table is not None:
+            return self
+        rows, whole, path = 0, False, self.file.stored
+        with reading(self.file.name):
+            if isinstance(path, RemotePath):
+                _, rows, whole = with_headers(path)
             else:
-                rows, whole = 0, False
-                for batch, _, _ in placed_batches(buffer, file.name, ()):
+                buffer = map_file(path)
+                for batch, _, _ in placed_batches(buffer, self.file.name, ()):
                     rows += len(batch)
                     whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
-        return cls(file=file, fields=schema_of(buffer), rows=rows, whole=whole)
+        return replace(self, rows=rows, whole=whole)
 
-    @classmethod
-    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists | DecodedInput:
+    def for_lists(self, columns: Columns) -> Lists:
         """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped."""
-        with reading(file.name):
-            fields = schema_of(_mapped(file))
-            has_labels = find_columns(fields, file.name, columns)
-            is_plain = all(
-                plain_type(kind).equals(kind) for kind in (fields.field(name).type for name in columns.extra)
-            )
-            mapped, rows = _map_lists(file, columns, has_labels=has_labels)
-        if mapped is not None and is_plain:
-            return mapped
-        reader = cls(file=file, fields=fields, rows=rows, holds_lists=True, whole=mapped is None)
-        return decoded_lists(reader, columns, has_labels=has_labels)
-
-    @classmethod
-    def first_fields(cls, file: SourceFile) -> Fields:
-        """Return the schema of a stream or file; no columns if it is empty."""
-        with reading(file.name):
-            return schema_of(_mapped(file)) if file.bytes else {}
+        has_labels = find_columns(self.fields, self.file.name, columns)
+        wanted = columns.wanted(has_labels=has_labels)
+        if isinstance(self.table, TableInMemory):
+            size = self.table.bytes_of(wanted)
+            store = TableInMemory.of(self.table.owner, list(dict.fromkeys(wanted)), wanted[: 1 + has_labels])
+            return self.of_lists(replace(self.file, bytes=size), store, has_labels=has_labels)
+        kinds = [self.fields.field(name).type for name in columns.extra]
+        with reading(self.file.name):
+            mapped, rows = _map_lists(self.file, columns, has_labels=has_labels)
+        reader = replace(self, rows=rows, holds_lists=True, whole=mapped is None)
+        return Lists(reader, has_labels, mapped if all(plain_type(kind).equals(kind) for kind in kinds) else None)
 
     def cut(self, size: int) -> Sequence[ArrowReader]:
         """Cut into runs of equally many records. A file stays whole if each piece would decompress or download it."""
@@ -119,7 +467,7 @@ class ArrowReader(Reader):
     def _read(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all record batches in order, with these columns."""
         if self.table is not None:
-            lists = self.table.whole() if isinstance(self.table, MappedArrays) else self.table
+            lists = self.table.whole()
             for arrays in lists.read(range(len(lists.ends)), columns):
                 yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
             return
@@ -139,19 +487,6 @@ class ArrowReader(Reader):
                 return
 
 
-def decoded_again(lists: MappedLists, columns: Columns) -> DecodedInput:
-    """Return mapped lists as an input that decodes them each time they are read, so that steps can change them."""
-    (store,) = lists.stores
-    reader = ArrowReader(
-        file=lists.file,
-        fields=store.schema,
-        rows=lists.rows,
-        table=None if isinstance(store, MappedFile) else store,
-        holds_lists=True,
-    )
-    return decoded_lists(reader, columns, has_labels=lists.has_labels)
-
-
 def _mapped(file: SourceFile) -> pa.Buffer:
     """Map a file. Raises a SourceError if it is empty."""
     if not file.bytes:
@@ -161,7 +496,7 @@ def _mapped(file: SourceFile) -> pa.Buffer:
     return map_file(file.stored)
 
 
-def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple[MappedLists | None, int]:
+def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple[MappedFile | None, int]:
     """Map the token lists of a stream or file, and check that it is complete. Call it inside `reading`.
 
     Returns (lists, documents). The lists are None if they are compressed and must be decoded.
@@ -201,13 +536,7 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
             name: TokenColumn(addresses=builder.addresses(), owners=(buffer,)) for name, builder in builders.items()
         },
     )
-    mapped = MappedLists(
-        file=file,
-        stores=(store,),
-        columns=columns,
-        labels=has_labels,
-    )
-    return mapped, sum(lengths)
+    return store, sum(lengths)
 
 
 def _fetch_structure(mirror: Mirror, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:

@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, is_numeric, of_one_type
+from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric, of_one_type
 from packer.arrow import compute as pc
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.sources.documents import Columns, DocumentError, columns_of_side
+from packer.sources.documents import LONGEST, Columns, DocumentError, columns_of_side
 from packer.sources.meanings import FIELDS, MASKS, ONLY_LISTS, SAYING, WEIGHTS, names
 
 Fields: TypeAlias = pa.Schema | Mapping[str, object]
@@ -409,20 +410,6 @@ def refuse_twins(schema: pa.Schema, column: str, name: str) -> None:
         raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
 
 
-def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, Mapping[str, pa.DataType]]]) -> None:
-    """Raise a SourceError if the types that files, given by name, declare for a column have no common type."""
-    for column in columns:
-        there, kind = "", pa.null()
-        for file, types in files:
-            if column not in types:
-                continue
-            found = plain_type(types[column])
-            joined = join(kind, found)
-            if joined is None:
-                raise SourceError(f"{owner}: column '{column}' is {kind} in {there}, {found} in {file}; use one type")
-            there, kind = file, joined
-
-
 def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
     """Return the type that all files have for a column; null if there are no parts.
 
@@ -433,6 +420,39 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
         if not other.equals(kind):  # which hashes do not tell: equal lists of Parquet and JSON have other field names
             raise SourceError(f"{owner}: column '{name}' is {kind} in {first}, {other} in {part}; use one type")
     return kind
+
+
+def wrong_numbers(values: pa.Array) -> NDArray[np.int64]:
+    """Return the indices of values that are missing, no whole number, negative or too large.
+
+    Floats may be whole numbers: a column of JSON that holds 1 and 2.5 is one of floats.
+    """
+    if not is_numeric(values.type):
+        return np.arange(len(values))
+    numbers = as_numpy(values.fill_null(as_scalar(0, values.type)))
+    is_good = (numbers >= 0) & (numbers <= LONGEST) & (numbers == np.floor(numbers))
+    return np.flatnonzero(~is_good | as_numpy(values.is_null()))
+
+
+def number_fault(values: pa.Array, row: int, column: str) -> DocumentError:
+    """Return the error for one of the values that `wrong_numbers` finds."""
+    value = values[row]
+    found = value.as_py()
+    if found is None:
+        message = f"'{column}' is missing; give it a number"
+    elif not is_numeric(value.type):
+        return DocumentError(row, f"'{column}' holds {no_number(value.type)}")  # not the fault of this record alone
+    elif isinstance(found, float) and not found.is_integer():
+        message = f"'{column}' is {found}; expected a whole number"
+    else:
+        message = f"'{column}' is {found}; expected 0 to {LONGEST}"
+    return DocumentError(row, message, reason="invalid_value")
+
+
+def no_number(kind: pa.DataType) -> str:
+    """Return what a column of a type that has no whole numbers holds, for a message: "bool; expected whole numbers"."""
+    remedy = "; CSV has text only, so convert it to Parquet or JSON lines" if is_string(kind) else ""
+    return f"{kind}; expected whole numbers{remedy}"
 
 
 _TEXTS = {

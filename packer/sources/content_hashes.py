@@ -21,7 +21,7 @@ from packer.json_records import REMEDY
 from packer.options import ReadOptions
 from packer.sources.documents import Batch, reading, value_message, wrong_values
 from packer.sources.list_checks import int32_lists
-from packer.sources.token_tables import TokenTable
+from packer.sources.source import TokenTable
 from packer.token_memory import Spans, fetched_spans, gather
 
 HASHES = 2**53  # number of hashes, each of them exact as a float

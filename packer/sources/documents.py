@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError, StoreError, first_line, shortage
 from packer.json_records import REMEDY, Reason
-from packer.stores import AnyPath, is_remote
-from packer.stores.buckets import ChangedError
+from packer.stores import AnyPath, RemotePath, is_remote
+from packer.stores.buckets import ChangedError, opened_in_parallel
+
+if TYPE_CHECKING:
+    from datasets.table import Table as DatasetsTable
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 LONGEST = 2**31 - 1
 """Largest number of tokens in a document; also the largest token id."""
@@ -172,6 +178,31 @@ class SourceFile:
     def paths(self) -> tuple[AnyPath, ...]:
         """Paths of all files that are read; none for data in memory."""
         return () if self.path is None else (self.path, *self.beside)
+
+
+class Found(NamedTuple):
+    """The files or the table of a source, not opened yet."""
+
+    name: str
+    files: list[SourceFile]
+
+    saved: bool = False
+    """Whether the files are Arrow streams written by `save_to_disk`."""
+
+    table: DatasetsTable | None = None
+    """Table of `datasets` instead of files."""
+
+    fingerprint: str | None = None
+    """Fingerprint of the content of a dataset in memory; None for files."""
+
+    pad_id: int | None = None
+    """Padding token of the tokenizer, from the report of `packer tokenize`."""
+
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Call a task with each file, or what was made of it; in threads if files are in object storage."""
+        if any(isinstance(file.path, RemotePath) for file in self.files):
+            return opened_in_parallel(task, items)
+        return [*map(task, items)]
 
 
 class Columns(NamedTuple):

@@ -10,25 +10,22 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 from packer.errors import PackerError
 from packer.shards.files import MANIFEST, WORK
-from packer.sources.arrow_files import ArrowReader
-from packer.sources.column_types import Fields
-from packer.sources.documents import SourceFile, reading
-from packer.sources.format_reader import Reader
+from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.formats import (
+    BIN,
     FORMATS,
+    OLMO_MASKS,
+    OLMO_TOKENS,
     ending_of,
     format_by_name,
-    format_of,
     is_data,
     known_formats,
     require_regular,
@@ -38,7 +35,6 @@ from packer.sources.hugging_face import (
     SPLITS,
     STATE,
     Configuration,
-    Found,
     choose_configuration,
     configurations_in,
     files_of_configuration,
@@ -50,26 +46,72 @@ from packer.sources.hugging_face import (
     no_splits,
     splits_of,
 )
-from packer.sources.token_files import BIN, OLMO_MASKS, OLMO_TOKENS
-from packer.sources.token_tables import TableInMemory
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
-from packer.stores.buckets import opened_in_parallel
 from packer.stores.paths import PathList, located, split_configuration
 from packer.stores.remote_path import listed
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-
-Result = TypeVar("Result")
-
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DEPTH = 5  # folders above a path that may be a table of another tool: with its data folder and three partitions
 
 log = logging.getLogger(__name__)
 
+SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
+"""A path, several of them, a Hub id, or a `datasets` object."""
 
-def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> Found:
+
+def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
+    """Return several paths as one source, what packer wrote as its folder, and any other source as it is.
+
+    A PackerError says what to give instead of other lists.
+    """
+    source = located(source)
+    if isinstance(source, str) and _is_text(source):
+        raise PackerError(
+            f"{source[:40]!r}...: no such file or folder; if it is a text, give "
+            "datasets.Dataset.from_dict({'text': [it]})"
+        )
+    if not isinstance(source, (list, tuple)):
+        return source
+    first = source[0] if source else None
+    if isinstance(first, dict):
+        raise PackerError("a list of records is not supported; give datasets.Dataset.from_list(...)")
+    if isinstance(first, list) or (isinstance(first, str) and _is_text(first)):
+        column = (
+            "text" if isinstance(first, str) else "messages" if first and isinstance(first[0], dict) else "input_ids"
+        )
+        what = {"text": "texts", "messages": "chats", "input_ids": "lists of tokens"}[column]
+        raise PackerError(f"a list of {what} is not supported; give datasets.Dataset.from_dict({{'{column}': [...]}})")
+    paths = [each for each in source if isinstance(each, (str, Path))]
+    if not paths or len(paths) < len(source):
+        raise PackerError(
+            "a list of sources holds paths, which are one source, as in ['a.jsonl', 'b.jsonl']; to mix datasets, pack "
+            "each of them, and load them together, as in packer.load({'web-packed-4096': 0.7, 'code-packed-4096': 0.3})"
+        )
+    return paths[0] if len(paths) == 1 else PathList(tuple(paths))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a string is a text rather than a path: nothing has this name, and no file would."""
+    looks_like_text = "\n" in name or (" " in name and not ending_of(name))
+    return looks_like_text and not is_remote(name) and not os.path.lexists(name)
+
+
+def source_name(source: SourceLike) -> str:
+    """Return the name of a source, the last part of its path or its Hub id."""
+    if isinstance(source, PathList):
+        return str(PathList(tuple(map(source_name, source.paths))))
+    if not isinstance(source, (str, Path)):
+        return "dataset"
+    path = Path(source)
+    if str(source).count("/") == 1 and not Path(split_configuration(source)[0]).exists():
+        return str(source)
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def find_source(source: SourceLike, split: str | None) -> Found:
     """Find the files or the table of a source.
 
     The split may be None if there is only one. A PackerError is raised if the path or split does not exist, or the
@@ -104,7 +146,7 @@ def _find_several(source: PathList, split: str | None) -> Found:
                 f"{path}: no such file or folder (a Hub id cannot be one of several paths); check the path"
             )
         every.append(found)
-    return join_files(str(source), every)
+    return _joined(str(source), every)
 
 
 _MADE_OF = {
@@ -187,7 +229,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
 
 def _find_in_folder(folder: AnyPath, split: str | None, config: str | None = None) -> Found:
     with reading(str(folder)):
-        if is_packed_folder(folder):
+        if _is_packed(folder):
             raise PackerError(
                 f"{folder} is packed already: pack the source that it was packed from, or what `packer tokenize` wrote"
             )
@@ -199,7 +241,7 @@ def _find_in_folder(folder: AnyPath, split: str | None, config: str | None = Non
     described = {} if is_saved else configurations_in(folder)
     if described or config is not None:
         return _find_configuration(folder, choose_configuration(str(folder), described, config), split)
-    files = files_in(str(folder), [folder])
+    files = files_in(folder)
     splits = splits_of(_relative(file, folder) for file in files)
     if splits:
         files = [folder / name for name in files_of_split(str(folder), len(files), splits, split)]
@@ -211,7 +253,7 @@ def _find_in_folder(folder: AnyPath, split: str | None, config: str | None = Non
 def _find_configuration(folder: AnyPath, chosen: Configuration, split: str | None) -> Found:
     """Find the files of a configuration that a README.md describes."""
     name = f"{folder}:{chosen.name}"
-    every = [child for _, children in _tree([folder]) for child in children if not child.is_dir()]
+    every = [child for _, children in _tree(folder) for child in children if not child.is_dir()]
     names = {_relative(file, folder): None for file in sorted(every, key=_name_bytes)}
     files = [folder / file for file in files_of_configuration(name, chosen, names, split)]
     given = set(map(str, files))
@@ -232,19 +274,18 @@ def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
     return Found(name, [SourceFile.of(*file) for file in named])
 
 
-def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
-    """Return the files with a known ending in folders and their subfolders, except hidden ones, in bytewise order.
+def files_in(root: AnyPath) -> list[AnyPath]:
+    """Return the files with a known ending in a folder and its subfolders, except hidden ones, in bytewise order.
 
     A PackerError is raised if a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
-    roots = list(folders)
     found, saved, described, others = list[AnyPath](), list[str](), list[str](), list[AnyPath]()
-    for folder, children in _tree(roots):
+    for folder, children in _tree(root):
         with reading(str(folder)):
             names = {child.name for child in children}
-            if folder not in roots and not names.isdisjoint((STATE, SPLITS)):
+            if folder != root and not names.isdisjoint((STATE, SPLITS)):
                 saved.append(str(folder))
-            if folder not in roots and README in names and configurations_in(folder):
+            if folder != root and README in names and configurations_in(folder):
                 described.append(str(folder))
             files = [child for child in children if not child.is_dir()]
             found += [file for file in files if is_data(file.name)]
@@ -252,7 +293,7 @@ def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
     for what, folders_inside in (("saved dataset(s)", saved), ("folder(s) with configs in README.md", described)):
         if folders_inside:
             raise PackerError(
-                f"{name} contains {len(folders_inside)} {what}: {', '.join(sorted(folders_inside)[:5])}; "
+                f"{root} contains {len(folders_inside)} {what}: {', '.join(sorted(folders_inside)[:5])}; "
                 "give one of them as the source"
             )
     if len(others) > len(found) > 0:
@@ -261,7 +302,7 @@ def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
             "%d of %d files in %s are left out, because no format that is read has their endings: %s",
             len(others),
             len(others) + len(found),
-            name,
+            root,
             ", ".join(endings[:5]) + (", ..." if len(endings) > 5 else ""),
         )
     given = set(map(str, found))
@@ -290,12 +331,12 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
     return main
 
 
-def _tree(folders: Iterable[AnyPath]) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
-    """Yield folders and their subfolders, each once although links may lead to it, with all in them that is not hidden.
+def _tree(root: AnyPath) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
+    """Yield a folder and its subfolders, each once although links may lead to it, with all in them that is not hidden.
 
     Real folders come first. Raises a PackerError for a folder of another tool.
     """
-    real, links = deque(folders), deque[AnyPath]()
+    real, links = deque([root]), deque[AnyPath]()
     seen: set[str] = set()
     repeated = []
     while real or links:
@@ -325,7 +366,7 @@ def _name_bytes(path: AnyPath) -> bytes:
     return os.fsencode(str(path))
 
 
-def join_files(name: str, found: Sequence[Found]) -> Found:
+def _joined(name: str, found: Sequence[Found]) -> Found:
     """Join the files that were found at several paths, in this order. Raises a PackerError if a file is at two paths.
 
     Files are named relative to their deepest common folder, so names do not change when the files are moved together.
@@ -359,7 +400,7 @@ def _relative(file: AnyPath, root: AnyPath) -> str:
     return PurePosixPath(str(file)).relative_to(PurePosixPath(str(root))).as_posix()
 
 
-def is_packed_folder(folder: AnyPath) -> bool:
+def _is_packed(folder: AnyPath) -> bool:
     """Whether a folder holds a packed dataset, rather than one with a manifest.json of another kind."""
     if not (folder / MANIFEST).is_file():
         return False
@@ -368,101 +409,6 @@ def is_packed_folder(folder: AnyPath) -> bool:
     except (OSError, ValueError, RecursionError):
         return (folder / STATE).exists()  # damaged: `read_manifest` explains how
     return isinstance(manifest, dict) and "format_version" in manifest
-
-
-def for_each_file(task: Callable[[type[Reader], SourceFile], Result], found: Found) -> list[Result]:
-    """Call a function with the reader class of each file and the file, in threads if files are in object storage."""
-
-    def call(file: SourceFile) -> Result:
-        return task(_reader_of(found, file), file)
-
-    if any(isinstance(file.path, RemotePath) for file in found.files):
-        return opened_in_parallel(call, found.files)
-    return [call(file) for file in found.files]
-
-
-def readers_of(found: Found) -> list[Reader]:
-    """Return a reader of the records of each file, or one of a table in memory."""
-    if found.table is not None:
-        return [table_reader(found)]
-    return for_each_file(lambda kind, file: kind.open(file), found)
-
-
-def first_fields(found: Found) -> Fields:
-    """Return the schema of the first file with columns, or its first record."""
-    if found.table is not None:
-        return found.table.table.schema
-    fields = (_reader_of(found, file).first_fields(file) for file in found.files)
-    return next(filter(None, fields), {})
-
-
-def _reader_of(found: Found, file: SourceFile) -> type[Reader]:
-    return (FORMATS["arrow"] if found.saved else format_of(file.stored, file.name)).reader_class
-
-
-def table_reader(found: Found) -> ArrowReader:
-    """Return a reader of a table in memory."""
-    assert found.table is not None
-    table: pa.Table = found.table.table
-    return ArrowReader(
-        file=SourceFile(name=found.name, bytes=table.nbytes, path=None),
-        fields=table.schema,
-        rows=len(table),
-        table=TableInMemory.of(found.table, table.column_names),
-    )
-
-
-SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
-"""A path, several of them, a Hub id, or a `datasets` object."""
-
-
-def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
-    """Return several paths as one source, what packer wrote as its folder, and any other source as it is.
-
-    A PackerError says what to give instead of other lists.
-    """
-    source = located(source)
-    if isinstance(source, str) and _is_text(source):
-        raise PackerError(
-            f"{source[:40]!r}...: no such file or folder; if it is a text, give "
-            "datasets.Dataset.from_dict({'text': [it]})"
-        )
-    if not isinstance(source, (list, tuple)):
-        return source
-    first = source[0] if source else None
-    if isinstance(first, dict):
-        raise PackerError("a list of records is not supported; give datasets.Dataset.from_list(...)")
-    if isinstance(first, list) or (isinstance(first, str) and _is_text(first)):
-        column = (
-            "text" if isinstance(first, str) else "messages" if first and isinstance(first[0], dict) else "input_ids"
-        )
-        what = {"text": "texts", "messages": "chats", "input_ids": "lists of tokens"}[column]
-        raise PackerError(f"a list of {what} is not supported; give datasets.Dataset.from_dict({{'{column}': [...]}})")
-    paths = [each for each in source if isinstance(each, (str, Path))]
-    if not paths or len(paths) < len(source):
-        raise PackerError(
-            "a list of sources holds paths, which are one source, as in ['a.jsonl', 'b.jsonl']; to mix datasets, pack "
-            "each of them, and load them together, as in packer.load({'web-packed-4096': 0.7, 'code-packed-4096': 0.3})"
-        )
-    return paths[0] if len(paths) == 1 else PathList(tuple(paths))
-
-
-def _is_text(name: str) -> bool:
-    """Whether a string is a text rather than a path: nothing has this name, and no file would."""
-    looks_like_text = "\n" in name or (" " in name and not ending_of(name))
-    return looks_like_text and not is_remote(name) and not os.path.lexists(name)
-
-
-def source_name(source: SourceLike) -> str:
-    """Return the name of a source, the last part of its path or its Hub id."""
-    if isinstance(source, PathList):
-        return str(PathList(tuple(map(source_name, source.paths))))
-    if not isinstance(source, (str, Path)):
-        return "dataset"
-    path = Path(source)
-    if str(source).count("/") == 1 and not Path(split_configuration(source)[0]).exists():
-        return str(source)
-    return path.name if path.name not in ("", "..") else path.resolve().name
 
 
 class Foreign(NamedTuple):

@@ -12,13 +12,20 @@ from importlib import import_module
 from typing import NamedTuple
 
 from packer.errors import PackerError
-from packer.sources.documents import reading
+from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.format_reader import Reader
 from packer.stores import AnyPath, RemotePath
 
 SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", "state.json"}
 SIDE_FILES |= {"dataset_dict.json", "_export.json"}
 """Files that lie beside data, with the endings of data."""
+
+
+BIN = ".bin"
+"""Ending of the file of tokens beside an `.idx` file."""
+
+OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
+"""Beginnings of the names of OLMo's arrays of tokens, and of those that say which of these are trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +57,7 @@ class InputFormat:
 
     @property
     def reader_class(self) -> type[Reader]:
-        """The class whose methods `open`, `open_lists` and `first_fields` open a file."""
+        """The class whose method `open` opens a file."""
         module, name = self.reader.rsplit(".", 1)
         found: type[Reader] = getattr(import_module(module), name)
         return found
@@ -234,3 +241,17 @@ def require_regular(path: AnyPath, name: str) -> None:
 def is_data(name: str) -> bool:
     """Whether a file, by its name, is data rather than a file beside it."""
     return bool(ending_of(name)) and name not in SIDE_FILES
+
+
+def open_readers(found: Found) -> list[Reader]:
+    """Open each file of a source, or its table: find their schemas or first records."""
+    if found.table is not None:
+        from packer.sources.arrow_files import ArrowReader
+
+        return [ArrowReader.of_table(found.table, found.name)]
+
+    def opened(file: SourceFile) -> Reader:
+        kind = FORMATS["arrow"] if found.saved else format_of(file.stored, file.name)
+        return kind.reader_class.open(file)
+
+    return found.each(opened, found.files)

@@ -16,14 +16,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import UNREADABLE, OtherSourceError, PackerError, SourceError, first_line, hub_is_unreachable
-from packer.sources.documents import SourceFile, reading
+from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.formats import is_data, require_regular
 from packer.stores import AnyPath, pinned
 from packer.stores.paths import split_configuration
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from datasets.table import Table as DatasetsTable
 
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -33,25 +32,6 @@ REPORT = "tokenized.json"
 """Report that `packer tokenize` adds to the folder of a dataset."""
 
 _TIMEOUT = 10  # seconds for the Hub to answer
-
-
-class Found(NamedTuple):
-    """The files or the table of a source, not opened yet."""
-
-    name: str
-    files: list[SourceFile]
-
-    saved: bool = False
-    """Whether the files are Arrow streams written by `save_to_disk`."""
-
-    table: DatasetsTable | None = None
-    """Table of `datasets` instead of files."""
-
-    fingerprint: str | None = None
-    """Fingerprint of the content of a dataset in memory; None for files."""
-
-    pad_id: int | None = None
-    """Padding token of the tokenizer, from the report of `packer tokenize`."""
 
 
 def find_saved(folder: AnyPath, split: str | None) -> Found:

@@ -25,9 +25,9 @@ from packer.arrow import as_scalar
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError, shortage
 from packer.sources import documents, format_reader
-from packer.sources.column_types import infer, join, loss_columns, require_column, require_lists
+from packer.sources.column_types import infer, join, loss_columns, require_lists
 from packer.sources.documents import Columns, DocumentError, SourceFile, place_of_row, reading, too_long
-from packer.sources.format_reader import CODECS, DecodedInput, Reader, decoded_lists, opened
+from packer.sources.format_reader import CODECS, Lists, Reader, opened
 from packer.sources.list_checks import BlockRecords, Faults
 from packer.sources.meanings import ONLY_LISTS
 from packer.stores import AnyPath
@@ -59,26 +59,19 @@ class JsonFile(Reader):
 
     @classmethod
     def open(cls, file: SourceFile) -> JsonFile:
-        """Open a file of records: read the first one."""
+        """Open a file: read its first valid record."""
         return _open(file, format_reader.BLOCK)
 
-    @classmethod
-    def open_lists(cls, file: SourceFile, columns: Columns) -> DecodedInput:
-        """Open a file of token lists: read its first valid record."""
-        reader = _open(file, _BLOCK)
-        record = reader.fields or {}
-        if not record:
-            return decoded_lists(reader, columns, has_labels=None)
-        require_column(record, file.name, columns)
-        reader.require(columns.extra)
-        types = dict.fromkeys(columns.extra, pa.null())
+    def for_lists(self, columns: Columns) -> Lists:
+        """Prepare to parse blocks of token lists."""
+        _, has_labels, _ = Reader.for_lists(self, columns)
+        record, types = self.fields or {}, dict.fromkeys(columns.extra, pa.null())
         for column in columns.extra:
             with contextlib.suppress(DocumentError):  # which is raised when the documents are read
                 types[column] = infer([record.get(column)], column).type
         no_numbers = pa.list_(pa.null())
         types |= {column: join(types[column], no_numbers) or no_numbers for column in columns.per_token}
-        has_labels = record.get(columns.labels) is not None
-        return decoded_lists(replace(reader, lists=columns, types=types), columns, has_labels=has_labels)
+        return Lists(replace(self, block=_BLOCK, lists=columns if record else None, types=types), has_labels)
 
     def cut(self, size: int) -> Sequence[Reader]:
         """Cut a plain file between lines, near multiples of `size`; an array or a compressed file stays whole."""

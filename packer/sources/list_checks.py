@@ -22,9 +22,11 @@ from packer.json_records import Reason
 from packer.sources.column_types import (
     as_plain,
     cast_to_common_type,
+    holds_json,
     infer,
     is_list,
     loss_columns,
+    python_values,
     require_lists,
     shown,
 )
@@ -126,12 +128,14 @@ def first_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     return first
 
 
-def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool) -> Batch:
-    """Return the token lists of records, and their columns with a value per token, checked.
+def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool, makes_labels: bool) -> Batch:
+    """Return the token lists of records, and their columns with a value per token, checked, and masked.
 
-    Raises a DocumentError with the number of the first record that cannot be used.
+    `makes_labels` is `has_labels` of `apply_masks`. Raises a DocumentError with the number of the first record that
+    cannot be used.
     """
-    return check_lists(read_lists(records, columns, has_labels=has_labels), columns)
+    batch = check_lists(read_lists(records, columns, has_labels=has_labels), columns)
+    return apply_masks(batch, columns, has_labels=makes_labels) if columns.masks else batch
 
 
 def read_lists(records: BlockRecords, columns: Columns, *, has_labels: bool) -> Batch:
@@ -206,6 +210,14 @@ def joined_batches(parts: Sequence[Batch]) -> Batch:
         counts=sum((Counter(part.counts) for part in parts), Counter()),
         records=np.concatenate([part.records for part in parts if part.records is not None]),
     )
+
+
+def values_of_column(records: BlockRecords, column: str) -> pa.Array:
+    """Return the values of a kept column. Raises a DocumentError if they have no common type."""
+    if not isinstance(records, pa.RecordBatch):
+        return infer([record.get(column) for record in records], column)
+    values = records.column(column)
+    return infer(python_values(values, column), column) if holds_json(values.type) else as_plain(values)
 
 
 def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
@@ -345,12 +357,12 @@ STRIPPED = "stripped"
 """Count of `Batch.counts`: token ids that are padding by `attention_mask`."""
 
 
-def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_labels: bool) -> Batch:
+def apply_masks(batch: Batch, columns: Columns, *, has_labels: bool) -> Batch:
     """Strip padding, count it, and set labels to -100 where a mask is 0, in a batch without faults.
 
     The masks are removed. With `has_labels`, labels are made of the tokens if there are none.
     """
-    tokens = batch.input_ids
+    tokens, masks = batch.input_ids, columns.masks
     values, lengths, labels, counts = values_of(tokens), list_lengths(tokens), None, batch.counts
     if has_labels:
         labels = values_of(batch.labels) if batch.labels is not None else values

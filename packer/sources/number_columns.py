@@ -13,18 +13,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
+from packer.arrow import as_arrow, as_numpy, as_scalar
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
-from packer.sources.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
-from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
-from packer.sources.find_source import for_each_file, table_reader
-from packer.sources.format_reader import Reader, values_of_column
-from packer.sources.hugging_face import Found
+from packer.options import ReadOptions
+from packer.sources.arrow_files import ArrowReader, TableInMemory
+from packer.sources.column_types import cast_to_common_type, is_string, number_fault, shown, wrong_numbers
+from packer.sources.documents import LONGEST, Columns, DocumentError, Found, SourceFile, reading
+from packer.sources.format_reader import Reader
+from packer.sources.inputs import Input, check_types, open_lists
+from packer.sources.list_checks import values_of_column
 from packer.sources.source import Source
 from packer.sources.text_files import CsvFile
 from packer.sources.token_files import ARRAY_COLUMN, read_header
-from packer.sources.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath
 from packer.stores.paths import expanded
 from packer.token_memory.token_column import NO_BYTES
@@ -54,19 +55,18 @@ def is_histogram(source: object) -> bool:
         return file.readline(100).decode("utf-8-sig", "replace").strip() == HISTOGRAM
 
 
-def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
-    """Open a source of lengths: documents that have kept columns and, in `column`, lengths, but no tokens.
+def open_lengths(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
+    """Open a source of lengths: documents that have kept columns and, in a column of their own, lengths, but no tokens.
 
     It holds 8 bytes for each document, and its kept columns. The column "length,count" is those of a histogram.
     """
+    column, keep = options.lengths_column, options.value_columns
+    assert column is not None
     if column == HISTOGRAM and keep:
         raise PackerError(f"{found.name} is a histogram, which has no {', '.join(keep)}: give the dataset")
     columns = Columns(_LISTS, "", tuple(keep))
-    if found.table is not None:
-        inputs = [_of_reader(table_reader(found), column, columns)]
-    else:
-        inputs = for_each_file(lambda kind, file: _of_reader(kind.open(file), column, columns), found)
-    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    inputs = found.each(lambda reader: _of_reader(reader.for_records(), column, columns), readers)
+    check_types(found.name, columns.extra, inputs, options.number_columns)
     return Source(name=found.name, inputs=tuple(inputs), columns=columns)
 
 
@@ -95,7 +95,7 @@ def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
     return Source(name=path.name, inputs=(documents,), columns=Columns(_LISTS, ""))
 
 
-def _of_reader(reader: Reader, column: str, columns: Columns) -> MappedLists:
+def _of_reader(reader: Reader, column: str, columns: Columns) -> Input:
     """Read the lengths and kept columns of a file."""
     counted = column == HISTOGRAM
     wanted = tuple(HISTOGRAM.split(",") if counted else dict.fromkeys((column, *columns.extra)))
@@ -146,29 +146,13 @@ def _check_lengths(values: Sequence[object], column: str) -> None:
             raise DocumentError(row, f"'{column}' is {shown(value)}; expected 0 to {LONGEST}")
 
 
-def _input(file: SourceFile, lengths: Sequence[NDArray[np.int32]], extra: Mapping[str, pa.ChunkedArray]) -> MappedLists:
+def _input(file: SourceFile, lengths: Sequence[NDArray[np.int32]], extra: Mapping[str, pa.ChunkedArray]) -> Input:
     """Return documents of these lengths as lists. Their values take no memory."""
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int32), *lengths]), dtype=np.int64)])
     values = pa.Array.from_buffers(NO_BYTES, int(offsets[-1]), [None, pa.py_buffer(b"")])
     table = pa.table({_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values), **extra})
-    return MappedLists(
-        file=file,
-        stores=(TableInMemory.of(table, table.column_names, (_LISTS,)),),
-        columns=Columns(_LISTS, "", tuple(extra)),
-        labels=False,
-    )
-
-
-def refuse_other_types(source: Source, numbers: tuple[str, ...]) -> None:
-    """Raise a SourceError if a file declares another type for one of these columns than whole numbers.
-
-    Their values are checked when rows are planned.
-    """
-    for input_ in source.inputs:
-        for name in numbers:
-            kind = plain_type(input_.declared_types.get(name, pa.null()))
-            if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
-                raise SourceError(f"{input_.file.name}: column '{name}' holds {no_number(kind)}")
+    lists = ArrowReader.of_lists(file, TableInMemory.of(table, table.column_names, (_LISTS,)), has_labels=False)
+    return open_lists(lists, Columns(_LISTS, "", tuple(extra)), in_place=True, skips=False)
 
 
 def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
@@ -186,36 +170,3 @@ def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np
     for row in wrong_numbers(values)[:1].tolist():
         raise number_fault(values, row, column)
     return as_numpy(values).astype(np.int32)
-
-
-def wrong_numbers(values: pa.Array) -> NDArray[np.int64]:
-    """Return the indices of values that are missing, no whole number, negative or too large.
-
-    Floats may be whole numbers: a column of JSON that holds 1 and 2.5 is one of floats.
-    """
-    if not is_numeric(values.type):
-        return np.arange(len(values))
-    numbers = as_numpy(values.fill_null(as_scalar(0, values.type)))
-    is_good = (numbers >= 0) & (numbers <= LONGEST) & (numbers == np.floor(numbers))
-    return np.flatnonzero(~is_good | as_numpy(values.is_null()))
-
-
-def number_fault(values: pa.Array, row: int, column: str) -> DocumentError:
-    """Return the error for one of the values that `wrong_numbers` finds."""
-    value = values[row]
-    found = value.as_py()
-    if found is None:
-        message = f"'{column}' is missing; give it a number"
-    elif not is_numeric(value.type):
-        return DocumentError(row, f"'{column}' holds {no_number(value.type)}")  # not the fault of this record alone
-    elif isinstance(found, float) and not found.is_integer():
-        message = f"'{column}' is {found}; expected a whole number"
-    else:
-        message = f"'{column}' is {found}; expected 0 to {LONGEST}"
-    return DocumentError(row, message, reason="invalid_value")
-
-
-def no_number(kind: pa.DataType) -> str:
-    """Return what a column of a type that has no whole numbers holds, for a message: "bool; expected whole numbers"."""
-    remedy = "; CSV has text only, so convert it to Parquet or JSON lines" if is_string(kind) else ""
-    return f"{kind}; expected whole numbers{remedy}"

@@ -12,12 +12,12 @@ from packer.options import ReadOptions
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources.find_source import SourceLike, find_source, one_source
+from packer.sources.formats import open_readers
+from packer.sources.inputs import MappedLists
 from packer.sources.meanings import ATTENTION, OF_CHATS, OF_PROMPTS
-from packer.sources.number_columns import is_array_file, open_array, open_lengths, refuse_other_types
-from packer.sources.read_documents import Documents, read_documents
-from packer.sources.source import Source, Watch
+from packer.sources.number_columns import is_array_file, open_array, open_lengths
+from packer.sources.source import Documents, Source, Watch, read_documents
 from packer.sources.token_columns import open_tokens
-from packer.sources.token_tables import MappedLists
 from packer.stores import AnyPath, any_path
 from packer.stores.paths import PathList
 
@@ -28,13 +28,10 @@ def open_tokenized(source: SourceLike, options: ReadOptions) -> Source:
     Raises a PackerError if the source is missing, unreadable or lacks a column.
     """
     if is_array_file(source) and options.lengths_column is not None:
-        opened = open_array(any_path(str(source)), options.value_columns)
-    elif options.lengths_column is not None:
-        opened = open_lengths(find_source(source, options.split), options.lengths_column, options.value_columns)
-    else:
-        opened = open_tokens(find_source(source, options.split), options)
-    refuse_other_types(opened, options.number_columns)
-    return opened
+        return open_array(any_path(str(source)), options.value_columns)
+    found = find_source(source, options.split)
+    readers = open_readers(found)
+    return (open_tokens if options.lengths_column is None else open_lengths)(found, readers, options)
 
 
 def open_packed_source(
@@ -105,7 +102,7 @@ def refuse_decoding(opened: Source) -> None:
         )
     for input_ in opened.inputs:
         if not isinstance(input_, MappedLists):
-            masks = [name for step in input_.steps for name in getattr(step, "keywords", {}).get("masks", ())]
+            masks = input_.masks
             what, remedy = "is not plain Arrow", "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
             if opened.text is not None:
                 what, remedy = "is text", "write the tokens once with `packer tokenize`, and pack these"

@@ -23,12 +23,10 @@ from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
 from packer.shards.files import EXPORT_RECORD
-from packer.sources.arrow_files import decoded_again
 from packer.sources.column_types import as_plain, is_list, plain_type, shown
 from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, null_message, reading
-from packer.sources.find_source import readers_of
-from packer.sources.format_reader import Input, decoded_lists, values_of_column
-from packer.sources.hugging_face import Found
+from packer.sources.format_reader import Lists, Reader
+from packer.sources.inputs import Input, MappedLists, decoded_lists
 from packer.sources.list_checks import (
     STRIPPED,
     BlockRecords,
@@ -39,9 +37,9 @@ from packer.sources.list_checks import (
     mask_values,
     read_lists,
     values_of,
+    values_of_column,
 )
 from packer.sources.meanings import ATTENTION, INVERSE_MASKS, LISTS, PROMPT_LENGTHS, Field, Means, fields_in
-from packer.sources.token_tables import MappedLists
 from packer.stores import RemotePath
 from packer.token_memory import list_lengths
 
@@ -78,20 +76,20 @@ class RowColumns(NamedTuple):
         return documents._replace(extra=(*extra,), per_token=(*per_token,), masks=self.numbers, absent=absent)
 
 
-def row_columns(found: Found, names: Sequence[str], read: Columns, columns: Columns) -> RowColumns | None:
+def row_columns(readers: Sequence[Reader], names: Sequence[str], read: Columns, columns: Columns) -> RowColumns | None:
     """Return the columns of rows if a column says where documents begin in them; None if records are documents.
 
     `columns` are those of documents, and `read` has the masks, too. Tokens and labels have the names that the tool
     which wrote that column gives them. A PackerError is raised if documents cannot be told apart.
     """
-    for path in (file.path for file in found.files if file.path is not None and file.name.endswith(".idx")):
+    for path in (reader.path for reader in readers if reader.file.name.endswith(".idx")):
         if (path.parent / EXPORT_RECORD).is_file():
             raise PackerError(
                 f"{path} holds rows that `packer export` wrote, in which documents end with EOS alone: pack the source "
                 "that they were packed from"
             )
     known = fields_in("tokens", names)
-    bounds = _bounds_in(found, known)
+    bounds = _bounds_in(readers, known)
     if not bounds:
         return None
     tools, trained = {tool for name in bounds for tool in known[name].by.split(", ")}, None
@@ -105,18 +103,15 @@ def row_columns(found: Found, names: Sequence[str], read: Columns, columns: Colu
     return RowColumns(columns, read.masks, numbers, bounds, trained)
 
 
-def _bounds_in(found: Found, known: Mapping[str, Field]) -> dict[str, Means]:
+def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[str, Means]:
     """Return the columns that hold lists which say where documents begin, among known ones, and how.
 
     A number or a text, such as the name of a sequence, says nothing of that. Whether an attention mask numbers
     documents is seen from its first values, which are not read in object storage.
     """
     sought = [name for name, field in known.items() if field.means in _EXPECTED]
-    if not sought and ATTENTION not in known:
-        return {}
-    parts = [found] if found.table is not None else [found._replace(files=[file]) for file in found.files]
-    reader = next((reader for part in parts for reader in readers_of(part) if reader.fields), None)
-    if reader is None:
+    reader = next((reader for reader in readers if reader.fields), None)
+    if reader is None or (not sought and ATTENTION not in known):
         return {}
     fields: Any = reader.fields
     if isinstance(fields, pa.Schema):
@@ -127,8 +122,9 @@ def _bounds_in(found: Found, known: Mapping[str, Field]) -> dict[str, Means]:
         with suppress(
             SourceError, DocumentError, pa.ArrowException, TypeError, ValueError
         ):  # raised again when all is read
-            for block, _ in islice(reader.blocks((ATTENTION,)), 1):
-                if _most(values_of_column(reader.records(block, (ATTENTION,))[0], ATTENTION)) > 1:
+            records = reader.for_records()
+            for block, _ in islice(records.blocks((ATTENTION,)), 1):
+                if _most(values_of_column(records.records(block, (ATTENTION,))[0], ATTENTION)) > 1:
                     return {ATTENTION: "numbers"}
     return {name: known[name].means for name in sought}
 
@@ -150,22 +146,21 @@ def are_documents(input_: Input, rows: RowColumns) -> bool:
         return all(
             pa.types.is_integer(values_of(positions).type)
             and np.array_equal(as_numpy(values_of(positions)), restart_positions(list_lengths(tokens)))
-            for tokens, *columns in input_.chunks(input_.columns.input_ids, *rows.bounds)
+            for tokens, *columns in input_.arrays(input_.columns.input_ids, *rows.bounds)
             for positions in columns
         )
     return False
 
 
-def with_documents(input_: Input, rows: RowColumns) -> Input:
-    """Return an input of rows that divides them into documents while it is read."""
-    lists = decoded_again(input_, rows.read) if isinstance(input_, MappedLists) else input_
-    has_labels = lists.has_labels if {*rows.masks} <= {ATTENTION} or lists.has_labels is None else True
+def with_documents(lists: Lists, rows: RowColumns, *, skips: bool) -> Input:
+    """Return rows as an input that divides them into documents while it is read."""
+    has_labels, makes_labels = bool(lists.has_labels), not {*rows.masks} <= {ATTENTION}
+    decoded = decoded_lists(lists, rows.documents, makes_labels=makes_labels, skips=skips)
     return replace(
-        decoded_lists(lists.reader, rows.documents, has_labels=has_labels),
-        needed=lists.needed,
-        decode=partial(documents_of, rows=rows, has_labels=bool(lists.has_labels), makes_labels=bool(has_labels)),
+        decoded,
+        needed=tuple(dict.fromkeys(rows.read.wanted(has_labels=has_labels))),
+        decode=partial(documents_of, rows=rows, has_labels=has_labels, makes_labels=bool(decoded.has_labels)),
         numbers_documents=ROW_DOCUMENT,
-        skips=lists.skips,
     )
 
 
@@ -216,7 +211,7 @@ def documents_of(records: BlockRecords, *, rows: RowColumns, has_labels: bool, m
     for name in (name for name in masks if name != ATTENTION and "starts" in bounds.values()):
         untrained = int(name in INVERSE_MASKS)
         batch.extra[name] = unshifted(mask_values(batch.extra[name], name).view(np.int8) ^ untrained, untrained)
-    return apply_masks(batch, columns=columns, masks=masks, has_labels=makes_labels)
+    return apply_masks(batch, columns, has_labels=makes_labels)
 
 
 def _documents_in(

@@ -13,7 +13,7 @@ from packer.errors import PackerError, SourceError
 from packer.sources import format_reader
 from packer.sources.column_types import find_columns, holds_json
 from packer.sources.documents import Columns, SourceFile, reading
-from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, Reader, decoded_lists, share_of
+from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, Lists, Reader, share_of
 from packer.stores import RemotePath
 
 _PAGES = 1 << 16  # bytes read of an object for the first page of a column
@@ -27,40 +27,68 @@ class ParquetReader(Reader):
     """Name of the file, and the share of its bytes that belongs to this run."""
 
     fields: pa.Schema
-    run: range
+    run: range = range(0)
     """Row groups of this run, by number."""
 
-    group_rows: tuple[int, ...]
+    group_rows: tuple[int, ...] = ()
     """Rows in each row group of the file."""
 
-    group_bytes: tuple[int, ...]
+    group_bytes: tuple[int, ...] = ()
     """Bytes of each row group once decoded; of token lists, without other columns."""
 
-    row_sizes: tuple[float, ...]
+    row_sizes: tuple[float, ...] = ()
     """Mean size of a row in each row group: tokens, or bytes of text; more if other columns hold lists of lists."""
 
-    holds_lists: bool
+    holds_lists: bool = False
     """Whether the file is read as token lists, so that larger blocks are decoded at once."""
 
     @classmethod
     def open(cls, file: SourceFile) -> ParquetReader:
-        """Open a file of records: read its footer."""
+        """Open a file: read the schema in its footer."""
         with reading(file.name), _opened(file, ahead=False) as parquet:
-            return _reader(parquet, file)
+            return cls(file=file, fields=parquet.schema_arrow)
 
-    @classmethod
-    def open_lists(cls, file: SourceFile, columns: Columns) -> DecodedInput:
-        """Open a file of token lists: read its footer."""
-        with reading(file.name), _opened(file, ahead=False) as parquet:
-            has_labels = find_columns(parquet.schema_arrow, file.name, columns)
-            reader = _reader(parquet, file, columns.input_ids, has_labels=has_labels)
-        return decoded_lists(reader, columns, has_labels=has_labels)
+    def for_records(self) -> ParquetReader:
+        """Read the sizes of all row groups."""
+        return self._with_sizes()
 
-    @classmethod
-    def first_fields(cls, file: SourceFile) -> pa.Schema:
-        """Return the schema of a file."""
-        with reading(file.name), _opened(file, ahead=False) as parquet:
-            return parquet.schema_arrow
+    def for_lists(self, columns: Columns) -> Lists:
+        """Read the sizes of the lists in all row groups."""
+        has_labels = find_columns(self.fields, self.file.name, columns)
+        return Lists(self._with_sizes(columns.input_ids, has_labels=has_labels), has_labels)
+
+    def _with_sizes(self, tokens: str | None = None, *, has_labels: bool = False) -> ParquetReader:
+        """Read the sizes of all row groups from the footer, given the column of token lists.
+
+        The first row of each group is read before its metadata, in that column (None for all). If they are damaged,
+        pyarrow's reader raises an error, whereas access from Python ends the process, since nothing catches the C++
+        exception.
+        """
+        rows, decoded, row_sizes = list[int](), list[int](), list[float]()
+        with reading(self.file.name), _opened(self.file, ahead=False) as parquet:
+            leaves = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+            leaf = next((i for i, leaf in enumerate(leaves) if leaf.startswith(f"{tokens}.")), None)
+            for number in range(parquet.metadata.num_row_groups):
+                next(parquet.iter_batches(1, [number], None if tokens is None else [tokens]), None)
+                group = parquet.metadata.row_group(number)
+                rows.append(max(group.num_rows, 0))
+                encoded = max(group.total_byte_size, 0)  # of all columns
+                tokens_held = 0 if leaf is None else max(group.column(leaf).num_values, 0)
+                decoded.append(encoded if leaf is None else 4 * (tokens_held + group.num_rows) * (1 + has_labels))
+                row_sizes.append(max(tokens_held or decoded[-1], encoded // 8) / max(rows[-1], 1))
+            if sum(rows) != parquet.metadata.num_rows:
+                raise SourceError(
+                    f"{self.file.name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say "
+                    f"{sum(rows)}"
+                )
+        return replace(
+            self,
+            run=range(len(rows)),
+            group_rows=tuple(rows),
+            group_bytes=tuple(decoded),
+            row_sizes=tuple(row_sizes),
+            holds_lists=tokens is not None,
+        )
 
     @property
     def rows(self) -> int:
@@ -103,45 +131,6 @@ class ParquetReader(Reader):
                 raise SourceError(
                     f"{self.file.name}: corrupt: its footer says {rows} rows, its pages hold more or fewer"
                 )
-
-
-def _reader(
-    parquet: pq.ParquetFile, file: SourceFile, tokens: str | None = None, *, has_labels: bool = False
-) -> ParquetReader:
-    """Read the sizes of all row groups from the footer, given the column of token lists; call it inside `reading`.
-
-    The first row of each group is read before its metadata, in that column (None for all). If they are damaged,
-    pyarrow's reader raises an error, whereas access from Python ends the process, since nothing catches the C++
-    exception.
-    """
-    leaves = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
-    leaf = next((i for i, leaf in enumerate(leaves) if leaf.startswith(f"{tokens}.")), None)
-    rows: list[int] = []
-    decoded: list[int] = []
-    row_sizes: list[float] = []
-    for number in range(parquet.metadata.num_row_groups):
-        next(
-            parquet.iter_batches(batch_size=1, row_groups=[number], columns=None if tokens is None else [tokens]), None
-        )
-        group = parquet.metadata.row_group(number)
-        rows.append(max(group.num_rows, 0))
-        encoded = max(group.total_byte_size, 0)  # of all columns
-        tokens_held = 0 if leaf is None else max(group.column(leaf).num_values, 0)
-        decoded.append(encoded if leaf is None else 4 * (tokens_held + group.num_rows) * (1 + has_labels))
-        row_sizes.append(max(tokens_held or decoded[-1], encoded // 8) / max(rows[-1], 1))
-    if sum(rows) != parquet.metadata.num_rows:
-        raise SourceError(
-            f"{file.name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {sum(rows)}"
-        )
-    return ParquetReader(
-        file=file,
-        fields=parquet.schema_arrow,
-        run=range(len(rows)),
-        group_rows=tuple(rows),
-        group_bytes=tuple(decoded),
-        row_sizes=tuple(row_sizes),
-        holds_lists=tokens is not None,
-    )
 
 
 def _refuse_unread_json(parquet: pq.ParquetFile, columns: Sequence[str], name: str) -> None:

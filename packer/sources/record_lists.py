@@ -18,17 +18,24 @@ from packer.options import ReadOptions
 from packer.sources.column_types import (
     Fields,
     as_plain,
-    check_types,
     find_columns,
     is_list,
     loss_columns,
     require_column,
 )
 from packer.sources.content_hashes import with_record_hashes
-from packer.sources.documents import COLUMNS, LONGEST, Batch, Columns, DocumentError, columns_of_side, null_message
-from packer.sources.find_source import readers_of
-from packer.sources.format_reader import DecodedInput, Reader, Step
-from packer.sources.hugging_face import Found
+from packer.sources.documents import (
+    COLUMNS,
+    LONGEST,
+    Batch,
+    Columns,
+    DocumentError,
+    Found,
+    columns_of_side,
+    null_message,
+)
+from packer.sources.format_reader import Reader
+from packer.sources.inputs import DecodedInput, Step, check_types
 from packer.sources.list_checks import BlockRecords, as_lists, check_list, check_lists, first_fault, int32_lists
 from packer.sources.meanings import SAYING, SHIFTED
 from packer.sources.source import Source, TextEncoder
@@ -43,14 +50,14 @@ def _empty(count: int = 1) -> pa.Array:
     return as_lists(as_arrow(np.zeros(0, np.int64)), np.zeros(count, np.int64), _NESTED.value_type)
 
 
-def open_records(found: Found, options: ReadOptions) -> Source:
+def open_records(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
     """Open a dataset of records of several tokenized documents, whose shared beginnings are stored once.
 
     A record holds lists of lists, or a preference pair, which makes a tree of two documents. Raises a PackerError if a
     column is missing, or has another type.
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
-    readers = readers_of(found)
+    readers = found.each(lambda reader: reader.for_records(), readers)
     names = (*SAYING, *SHIFTED, *(f"{role}_{name}" for role in ROLES for name in SAYING if options.pairs))
     unread = [name for name in names if name not in (*columns.wanted(has_labels=True), *COLUMNS_OF_PAIRS)]
     refused = partial(loss_columns, names=unread, depth=1 if options.pairs else 2)
@@ -262,7 +269,7 @@ def source_of_records(
         )
         for reader in readers
     )
-    check_types(found.name, kept, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    check_types(found.name, kept, inputs, options.number_columns)
     made = {ANSWER: options.numbers_records, TREE: options.has_trees, CONTENT_HASH: options.hashes_records}
     extra = (*kept, *empty.extra, *(name for name, is_made in made.items() if is_made))
     return Source(
@@ -273,6 +280,7 @@ def source_of_records(
         fields=tuple(dict.fromkeys(chain.from_iterable(reader.names for reader in readers))),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id if encoder is None else encoder.pad_id,
+        skips=options.on_error == "skip",
     )
 
 

@@ -1,30 +1,149 @@
-"""A source: one or more inputs in order, read as one sequence of documents; those that it rejects; and its files.
+"""A source: inputs in order, read as one sequence of checked documents; those that it rejects; and its files.
 
-Files are watched while they are packed, so that rows never mix two versions of a file.
+Files are watched while they are packed, so that rows never mix two versions of a file. Values of documents are
+addressed in place, and decoded each time they are needed.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
+from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
-from packer.json_records import REASONS, RejectedRecord, TextIdentity
-from packer.sources.column_types import one_type
-from packer.sources.documents import Columns, SourceFile
-from packer.sources.format_reader import DecodedInput, Input
-from packer.sources.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
+from packer.json_records import REASONS, FileIdentity, RejectedRecord, SourceIdentity, TextIdentity
+from packer.progress import Progress, documents_of, silent
+from packer.shards.row_format import RowFormat
+from packer.sources.arrow_files import fetch_queued
+from packer.sources.column_types import cast_to_common_type, one_type
+from packer.sources.documents import Columns, DocumentError, SourceFile, reading, value_message, wrong_values
+from packer.sources.format_reader import BatchStore
+from packer.sources.inputs import Input, MappedLists
+from packer.sources.list_checks import as_wide, width_of
 from packer.token_memory import TokenColumn
+
+
+@dataclass(frozen=True)
+class ValueColumn:
+    """A column with one value per list of a table; record batches are decoded each time values are needed."""
+
+    name: str
+
+    type: pa.DataType
+    stores: tuple[BatchStore, ...]
+    """Record batches that hold the values, in order; lists of lists become fixed-size ones if the type says so."""
+
+    @property
+    def chunks(self) -> Iterator[pa.Array]:
+        """All values, as arrays that are decoded one at a time."""
+        for store in self.stores:
+            for (chunk,) in store.read(range(len(store.ends)), [self.name]):
+                yield as_wide(chunk, width_of(self.type))
+
+    def at(self, lists: NDArray[np.int64]) -> pa.Array:
+        """Return the values of lists, given their numbers in ascending order."""
+        # taken chunk by chunk, because `take` of a chunked array copies all chunks
+        parts = [chunk.take(as_arrow(numbers)) for _, chunk, numbers in self._chunks_with(lists)]
+        return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
+
+    def _chunks_with(self, lists: NDArray[np.int64]) -> Iterator[tuple[int, pa.Array, NDArray[np.int64]]]:
+        """Yield each record batch that has some of `lists`, which are ascending: (number, column, lists in it)."""
+        first = batches = 0
+        for store in self.stores:
+            end = first + int(store.ends[-1]) if len(store.ends) else first
+            inside = lists[slice(*np.searchsorted(lists, [first, end]))] - first
+            wanted, starts = np.unique(np.searchsorted(store.ends, inside, side="right"), return_index=True)
+            runs = np.split(inside, starts[1:])[: len(wanted)]
+            befores = np.concatenate([[0], store.ends])[wanted]
+            chunks = store.read(wanted.tolist(), [self.name])
+            for number, (chunk,), run, before in zip(wanted.tolist(), chunks, runs, befores, strict=True):
+                yield batches + number, chunk, run - before
+            first, batches = end, batches + len(store.ends)
+
+    def of_lists(self, lists: NDArray[np.int64]) -> pa.Array:
+        """Return the values of lists, which may come in any order and repeat."""
+        found, positions = np.unique(lists, return_inverse=True)
+        return self.at(found).take(as_arrow(positions))
+
+    @cached_property
+    def addresses(self) -> TokenColumn:
+        """Addresses of a column that holds one value per token, or several; the offsets of the latter may be made."""
+        owners = tuple(store.owner for store in self.stores)
+        return TokenColumn.from_arrow(self.chunks, owners if width_of(self.type) is None else None)
+
+
+@dataclass(frozen=True)
+class RecordColumn(ValueColumn):
+    """The record of each list, numbered from 0, by a column that numbers the lists of each record from 0."""
+
+    before: NDArray[np.int64]
+    """Shape (batches,): number of records of the source that begin before each record batch of the stores."""
+
+    @classmethod
+    def of(cls, name: str, stores: Sequence[BatchStore]) -> RecordColumn:
+        """Read the column once, to count the records."""
+        numbers = ValueColumn(name, pa.int32(), tuple(stores)).chunks
+        counts = [int(np.count_nonzero(as_numpy(chunk) == 0)) for chunk in numbers]
+        ends = np.cumsum([0, *counts], dtype=np.int64)
+        return cls(name, pa.int64(), tuple(stores), ends[:-1])
+
+    @property
+    def chunks(self) -> Iterator[pa.Array]:
+        """All records, as arrays of int64 that are made one at a time."""
+        numbers = ValueColumn(self.name, self.type, self.stores).chunks
+        for chunk, before in zip(numbers, self.before.tolist(), strict=True):
+            yield as_arrow(before + np.cumsum(as_numpy(chunk) == 0) - 1)
+
+    def at(self, lists: NDArray[np.int64]) -> pa.Array:
+        """Return the records of lists, given their numbers in ascending order."""
+        parts = [np.zeros(0, np.int64)]
+        for batch, chunk, numbers in self._chunks_with(lists):
+            parts.append((self.before[batch] + np.cumsum(as_numpy(chunk) == 0) - 1)[numbers])
+        return as_arrow(np.concatenate(parts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenTable:
+    """Checked documents of a source, in memory or memory-mapped.
+
+    No list is null or holds a null, offsets are valid, labels are as long as input_ids. Gathering checks token values.
+    """
+
+    input_ids: TokenColumn
+    labels: TokenColumn | None
+    """Lists of labels; None if the source has none."""
+
+    lengths: NDArray[np.int32]
+    """(documents,) tokens in each document."""
+
+    lists: NDArray[np.int64] | None
+    """List of each document in the columns; None if document i is list i."""
+
+    extra: Mapping[str, ValueColumn]
+    """Requested extra columns by name, with one value per list."""
+
+    def lists_of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lists in which these documents are."""
+        return documents if self.lists is None else self.lists[documents]
+
+    def token_columns(self, row_format: RowFormat) -> dict[str, TokenColumn]:
+        """Return the columns that rows have their values per token from; those of an index only have labels counted."""
+        columns = {} if row_format.index_only else {"input_ids": self.input_ids}
+        if self.labels is not None and "labels" in row_format.token_columns:
+            columns["labels"] = self.labels
+        return columns | {name: self.extra[name].addresses for name in row_format.stored_kept_tokens}
 
 
 class TextEncoder(Protocol):
@@ -102,6 +221,9 @@ class Source:
     pad_id: int | None = None
     """Padding or end-of-sequence token of the tokenizer; None if unknown."""
 
+    skips: bool = False
+    """Whether documents that cannot be used are rejected when they are decoded, and empty."""
+
     packed_by: tuple[str, ...] = ()
     """Columns by which rows that were packed before are divided into documents; empty if records are documents."""
 
@@ -110,11 +232,6 @@ class Source:
 
     rejections: Rejections = Rejections()
     """Rejected documents of inputs that were decoded, once they have been read."""
-
-    @property
-    def skips(self) -> bool:
-        """Whether documents that cannot be used will be rejected, and empty."""
-        return any(isinstance(input_, DecodedInput) and input_.skips for input_ in self.inputs)
 
     @property
     def numbers_records(self) -> bool:
@@ -134,7 +251,7 @@ class Source:
     @property
     def mapped(self) -> bool:
         """Whether all documents can be addressed in memory, so that `table` works and nothing has to be decoded."""
-        return all(isinstance(input_, MappedLists) for input_ in self.inputs)
+        return all(input_.is_mapped for input_ in self.inputs)
 
     @property
     def has_labels(self) -> bool:
@@ -144,7 +261,7 @@ class Source:
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """Return all documents of a mapped, checked source by address, given the length of each."""
         assert self.mapped, "spill first"
-        mapped = self._mapped_inputs()
+        mapped = self.mapped_inputs
         labels = [input_.tokens(input_.columns.labels) for input_ in mapped if input_.labels]
         return TokenTable(
             input_ids=TokenColumn.joined([input_.tokens(input_.columns.input_ids) for input_ in mapped]),
@@ -163,7 +280,7 @@ class Source:
 
         A SourceError is raised if a column has different types in different files.
         """
-        inputs = [(input_, store) for input_ in self._mapped_inputs() for store in input_.stores if len(store.ends)]
+        inputs = [(input_, store) for input_ in self.mapped_inputs for store in input_.stores if len(store.ends)]
         types = [(input_.file.name, input_.types_in(store)) for input_, store in inputs]
         columns = {
             name: ValueColumn(
@@ -174,11 +291,13 @@ class Source:
             for name in self.columns.extra
         }
         if self.numbers_records:
-            stores = [store for input_ in self._mapped_inputs() for store in input_.stores if len(store.ends)]
+            stores = [store for input_ in self.mapped_inputs for store in input_.stores if len(store.ends)]
             columns[RECORD_IDS] = RecordColumn.of(ANSWER, stores)
         return columns
 
-    def _mapped_inputs(self) -> tuple[MappedLists, ...]:
+    @property
+    def mapped_inputs(self) -> tuple[MappedLists, ...]:
+        """Inputs that can be addressed in memory."""
         return tuple(input_ for input_ in self.inputs if isinstance(input_, MappedLists))
 
 
@@ -207,8 +326,7 @@ class Watch:
 
     def of_mapped(self, spilled: Source) -> Watch:
         """Watch only files that are still read. Decoded files may change."""
-        inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
-        read = {path for input_ in inputs for path in input_.file.paths}
+        read = {path for input_ in spilled.mapped_inputs if not input_.is_copy for path in input_.file.paths}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:
@@ -244,3 +362,119 @@ def _state(path: Path, name: str) -> State:
             f"{name}: the file disappeared while it was read ({error.strerror}); restore it and repeat the command"
         ) from error
     return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Checked documents of a source, numbered in its order; made by `read_documents`.
+
+    Nothing is held per document, except for lengths if they were requested. Can be pickled; addresses of columns are
+    computed again.
+    """
+
+    source: Source
+    """The source, which has been read to its end, with the counts and rejections of all documents."""
+
+    identity: SourceIdentity
+
+    lengths: NDArray[np.int32] | None = None
+    """(documents,) tokens of each document; None unless they were requested."""
+
+    extra: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
+    """Extra columns, one value per list; empty if they were not requested."""
+
+    def describe(self, document: int) -> str:
+        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
+        number = document
+        for input_, file in zip(self.source.inputs, self.identity.files, strict=True):
+            if number < file.rows:
+                return f"document {document} ({input_.place(number)})"
+            number -= file.rows
+        return f"document {document}"
+
+    def value_fault(self, document: int, start: int, values: NDArray[np.integer], *, label: bool) -> str:
+        """Return a message that names the first of some values of a document that is not a token id, or not a label.
+
+        `start` is the position of the first of these values in the document.
+        """
+        position = int(wrong_values(values, label=label).argmax())
+        name = self.source.token_column(label=label)
+        message = value_message(name, int(values[position]), start + position, label=label)
+        return f"{self.describe(document)}: {message}"
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """Columns of all documents of a mapped source, by address; `lengths` is empty."""
+        with reading(self.source.name):
+            fetch_queued()
+        return self.source.table(np.zeros(0, np.int32))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def read_documents(
+    source: Source, progress: Progress = silent, *, hold_lengths: bool = False, with_extra: bool = False
+) -> Documents:
+    """Check every document of a source in one pass.
+
+    Nothing is held per document, unless lengths or extra columns are requested. Raises a SourceError if the source has
+    no documents, a document or file is invalid, or no type holds all values of an extra column.
+    """
+    stage = "lengths" if source.mapped else "tokenize" if source.encoder else "decode"
+    size = sum(file.bytes for file in source.files)
+    digest, counts, rejected = xxhash.xxh3_128(), Counter(source.counts), array("q")
+    held, columns = [np.empty(0, np.int32)], defaultdict[str, list[pa.Array]](list)
+    files, done, finished = list[FileIdentity](), 0, 0
+    for input_ in source.inputs:
+        first, tokens = done, 0
+        try:
+            for chunk in input_.chunks(source.columns.extra if with_extra else ()):
+                lengths = chunk.lengths
+                for one in chunk.rejected:
+                    rejected.extend((done + one.row, REASONS.index(one.reason)))
+                for name, values in chunk.extra.items():
+                    columns[name] += values
+                counts.update(chunk.counts)
+                if hold_lengths:
+                    held.append(lengths)
+                digest.update(lengths.astype("<i4", copy=False).data)
+                done, tokens = done + len(lengths), tokens + int(lengths.sum(dtype=np.int64))
+                progress(stage, *documents_of(done, finished + chunk.done, size))
+        except DocumentError as fault:
+            raise fault.in_source(first + fault.row) from None
+        file = input_.file
+        files.append(FileIdentity(name=file.name, bytes=file.bytes, rows=done - first, tokens=tokens))
+        finished += file.bytes
+    if not done:
+        raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
+    if not source.mapped:
+        source = replace(source, counts=counts, rejections=Rejections.of(rejected))
+    documents = Documents(
+        source=source,
+        identity=SourceIdentity(
+            files=tuple(files),
+            documents=done,
+            tokens=sum(file.tokens for file in files),
+            labels=source.has_labels,
+            lengths_xxh3_128=digest.hexdigest(),
+            columns=source.columns.extra,
+            widths=source.columns.widths or None,
+            text=source.text,
+        ),
+        lengths=np.concatenate(held) if hold_lengths else None,
+    )
+    return replace(documents, extra=_extra(documents, columns)) if with_extra else documents
+
+
+def _extra(documents: Documents, columns: Mapping[str, Sequence[pa.Array]]) -> dict[str, pa.ChunkedArray]:
+    """Return the extra columns of documents, given their parts."""
+    extra = {}
+    for name, chunks in columns.items():
+        try:
+            extra[name] = pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
+        except DocumentError as fault:  # with the first document that does not fit
+            raise SourceError(f"{documents.describe(fault.row)}: {fault.message}") from None
+    if documents.source.numbers_records:
+        extra[RECORD_IDS] = pa.chunked_array([as_arrow(np.cumsum(as_numpy(extra[ANSWER].combine_chunks()) == 0) - 1)])
+    return extra

@@ -41,11 +41,10 @@ from packer.signals import CURRENT_TASK, raise_if_interrupted
 from packer.sources.arrow_files import ArrowReader
 from packer.sources.column_types import join_with, widen
 from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, SourceFile, reading_copy
-from packer.sources.format_reader import DecodedInput, Input
+from packer.sources.inputs import DecodedInput, Input, MappedLists, open_lists
 from packer.sources.json_files import filled_line_numbers
 from packer.sources.list_checks import int32_lists, runs
 from packer.sources.source import Rejections, Source
-from packer.sources.token_tables import MappedLists
 from packer.stores import AnyPath, each_opened_at
 from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
@@ -109,11 +108,11 @@ def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
     for number, of_input in groupby(opened, key=lambda pair: pair[0].input_number):
         origin, parts = inputs[number], [part for _, part in of_input]
         inputs[number] = MappedLists(
-            file=origin.file,
+            reader=origin.reader,
             stores=tuple(store for part in parts for store in part.stores if len(store.ends)),
             columns=parts[0].columns,
             labels=any(part.labels for part in parts),
-            origin=origin.reader.place,
+            is_copy=True,
             numbers_documents=origin.numbers_documents,
         )
     return tuple(inputs)
@@ -223,7 +222,7 @@ class _Decoding:
         for _, number, part in sorted([*streams, *mapped], key=itemgetter(0, 1)):
             for name in part.columns.extra:
                 row = 0
-                for (chunk,) in part.chunks(name):
+                for (chunk,) in part.arrays(name):
                     kind = joined.get(name, pa.null())
                     with self._naming(number):
                         joined[name] = join_with(kind, chunk, name, first_row=row)
@@ -373,7 +372,8 @@ class Piece:
     def open(self) -> MappedLists:
         """Map the stream."""
         with reading_copy(self.path.parent, self.input.file.name):
-            opened = ArrowReader.open_lists(SourceFile.of(self.path, str(self.path)), self.columns)
+            lists = ArrowReader.open(SourceFile.of(self.path, str(self.path))).for_lists(self.columns)
+            opened = open_lists(lists, self.columns, in_place=True, skips=False)
             assert isinstance(opened, MappedLists)
             return opened
 

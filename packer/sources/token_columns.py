@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import numpy as np
@@ -12,33 +10,20 @@ import numpy as np
 from packer.column_names import ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
 from packer.options import ReadOptions
-from packer.sources.arrow_files import decoded_again
-from packer.sources.column_types import Fields, check_types, find_columns, holds_json, loss_columns, names_of
-from packer.sources.documents import Columns, DocumentError, SourceFile, reading
-from packer.sources.find_source import first_fields, for_each_file
-from packer.sources.format_reader import DecodedInput, Input, decoded_lists, usual_widths
-from packer.sources.hugging_face import Found
-from packer.sources.list_checks import apply_masks, mask_of_numbers, mask_values
-from packer.sources.meanings import (
-    ATTENTION,
-    BOUNDS,
-    EXCHANGE_STARTS,
-    LABELS,
-    MASKS,
-    PROMPT_LENGTHS,
-    SAYING,
-    SHIFTED,
-    refusal,
-)
+from packer.sources.column_types import Fields, loss_columns, names_of
+from packer.sources.documents import Columns, DocumentError, Found, reading
+from packer.sources.format_reader import Reader
+from packer.sources.inputs import Input, MappedLists, check_types, open_lists, usual_widths
+from packer.sources.list_checks import mask_of_numbers, mask_values
+from packer.sources.meanings import BOUNDS, EXCHANGE_STARTS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, SHIFTED, refusal
 from packer.sources.packed_rows import are_documents, row_columns, with_documents
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
-from packer.sources.token_tables import MappedLists, TableInMemory
 from packer.stores import RemotePath
 from packer.token_memory import list_lengths
 
 
-def open_tokens(found: Found, options: ReadOptions) -> Source:
+def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
     """Open a tokenized dataset: find its columns, without reading the documents.
 
     Only a labels column named "labels" may be missing. The column "exchange_starts", with the tokens at which exchanges
@@ -49,10 +34,10 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     refuse_masks((*options.value_columns, *options.keep_tokens), (*MASKS, *PROMPT_LENGTHS))
     _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
-        return open_records(found, options)
+        return open_records(found, readers, options)
 
-    # Find the columns, and masks beside them.
-    fields = first_fields(found)
+    # Find the columns, and masks beside them, by those of the first file that has any.
+    fields = next((reader.fields for reader in readers if reader.fields), {})
     names = names_of(fields)
     if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
         raise PackerError(
@@ -60,57 +45,41 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
             "`packer tokenize` wrote"
         )
     read = _with_masks(_columns_of(options, names), fields, found.name)
-    rows = row_columns(found, names, read, _without(read, read.masks))
+    rows = row_columns(readers, names, read, _without(read, read.masks))
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
-
     used = {*wanted.wanted(has_labels=True)}  # also masks that turn out to mask nothing
-    for name in (name for name in loss_columns(fields, SHIFTED) if name not in used and columns.input_ids in names):
-        raise PackerError(
-            f"{found.name}: '{name}' says what is trained of the next token, beside columns of its tool that say where "
-            "documents begin, which are missing; if it holds labels of the tokens themselves, say --labels-column "
-            f"{name}, else remove it"
-        )
+    if columns.input_ids in names:
+        _refuse_shifted(found, fields, used)
 
-    # Open the files, or the table.
-    opened = _opened(found, wanted, skips=options.on_error == "skip")
-
-    # Know all columns, compare those to read, and apply the masks.
-    of_files = (each.reader.names if isinstance(each, DecodedInput) else each.fields for each in opened)
-    unused = dict.fromkeys(name for name in chain(names, *of_files) if name not in used)
-    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
-    columns = columns._replace(widths=usual_widths(opened, columns.per_token))
-    if rows is not None and not all(are_documents(each, rows) for each in opened):
+    # Find the lists of each file, and what their first values say of the columns.
+    skips = options.on_error == "skip"
+    lists = found.each(lambda reader: reader.for_lists(wanted), readers)
+    inputs = [open_lists(each, wanted, in_place=True, skips=skips) for each in lists]
+    columns = columns._replace(widths=usual_widths(inputs, columns.per_token))
+    if rows is not None and not all(are_documents(each, rows) for each in inputs):
         if EXCHANGE_STARTS in columns.extra:
             raise PackerError(
                 f"{found.name} holds rows of several documents, and '{EXCHANGE_STARTS}': remove the latter"
             )
-        inputs = tuple(with_documents(each, rows._replace(documents=columns)) for each in opened)
-        columns = columns._replace(extra=(*columns.extra, ROW_DOCUMENT))
+        inputs = [with_documents(each, rows._replace(documents=columns), skips=skips) for each in lists]
+        columns, packed_by = columns._replace(extra=(*columns.extra, ROW_DOCUMENT)), tuple(rows.bounds)
     else:
-        rows, inputs = None, _masked(opened, read._replace(widths=columns.widths))
+        read = _without(read, _that_mask_nothing(inputs, read.masks))
+        read = read._replace(input_ids=columns.input_ids, labels=columns.labels, widths=columns.widths)
+        inputs, packed_by = [open_lists(each, read, in_place=not read.masks, skips=skips) for each in lists], ()
     _refuse_missing_labels(found, columns, inputs)
+    check_types(found.name, columns.extra, inputs, options.number_columns)
+    unused = dict.fromkeys(chain(names, *(each.reader.names for each in lists)))
     return Source(
         name=found.name,
-        inputs=inputs,
+        inputs=tuple(inputs),
         columns=columns,
-        packed_by=() if rows is None else tuple(rows.bounds),
-        fields=tuple(unused),
+        skips=skips,
+        packed_by=packed_by,
+        fields=tuple(name for name in unused if name not in used),
         fingerprint=found.fingerprint,
         pad_id=found.pad_id,
     )
-
-
-def _opened(found: Found, wanted: Columns, *, skips: bool) -> list[Input]:
-    """Open the files or the table; what must be decoded, as values of JSON or records that may be left out, is."""
-    opened: list[Input]
-    if found.table is not None:
-        opened = [_open_table(found, wanted)]
-    else:
-        opened = for_each_file(lambda kind, file: kind.open_lists(file, wanted), found)
-    for at, each in enumerate(opened):
-        if isinstance(each, MappedLists) and (skips or any(map(holds_json, each.declared_types.values()))):
-            opened[at] = decoded_again(each, wanted)
-    return [replace(each, skips=True) for each in opened if isinstance(each, DecodedInput)] if skips else opened
 
 
 def _columns_of(options: ReadOptions, names: Sequence[str]) -> Columns:
@@ -147,6 +116,16 @@ def refuse_masks(keep: Sequence[str], names: Sequence[str] = MASKS) -> None:
     for name in keep:
         if name in names:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
+
+
+def _refuse_shifted(found: Found, fields: Fields, used: Collection[str]) -> None:
+    """Raise a PackerError for a column that says what is trained of the next token, in rows of unknown documents."""
+    for name in (name for name in loss_columns(fields, SHIFTED) if name not in used):
+        raise PackerError(
+            f"{found.name}: '{name}' says what is trained of the next token, beside columns of its tool that say where "
+            "documents begin, which are missing; if it holds labels of the tokens themselves, say --labels-column "
+            f"{name}, else remove it"
+        )
 
 
 def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Input]) -> None:
@@ -194,36 +173,17 @@ def _without(columns: Columns, masks: Sequence[str]) -> Columns:
     return columns._replace(extra=extra, per_token=per_token, masks=kept)
 
 
-def _masked(inputs: Sequence[Input], read: Columns) -> tuple[Input, ...]:
-    """Return inputs whose masks are applied while they are read; mapped ones stay mapped if no mask changes any."""
-    mapped = [each for each in inputs if isinstance(each, MappedLists)]
-    if len(mapped) == len(inputs):
-        read = _without(read, [name for name in read.masks if all(_masks_nothing(each, name) for each in mapped)])
-    masks = read.masks
-
-    def prepared(each: Input) -> Input:
-        if isinstance(each, MappedLists):
-            each = replace(each, columns=read)
-            if masks:
-                each = decoded_again(each, read)
-        elif read.widths:
-            each = replace(decoded_lists(each.reader, read, has_labels=each.has_labels), skips=each.skips)
-        if masks:
-            assert isinstance(each, DecodedInput), each
-            has_labels = each.has_labels if masks == (ATTENTION,) or each.has_labels is None else True
-            step = partial(apply_masks, columns=read, masks=masks, has_labels=bool(has_labels))
-            each = replace(each, steps=(*each.steps, step), has_labels=has_labels)
-        return each
-
-    return tuple(map(prepared, inputs))
+def _that_mask_nothing(inputs: Sequence[Input], masks: Sequence[str]) -> list[str]:
+    """Return the masks by which every token is trained, so that they need not be applied, and files stay mapped."""
+    return [name for name in masks if all(_masks_nothing(each, name) for each in inputs)]
 
 
-def _masks_nothing(input_: MappedLists, name: str) -> bool:
-    """Whether every token of a mapped input is trained by a mask, so that it need not be applied.
+def _masks_nothing(input_: Input, name: str) -> bool:
+    """Whether every token of an input is trained by a mask; false of one that is decoded, which takes no longer so.
 
     A mask in object storage is not looked at, which would take each rank as long as all together need to decode it.
     """
-    if isinstance(input_.file.path, RemotePath):
+    if not isinstance(input_, MappedLists) or isinstance(input_.file.path, RemotePath):
         return False
     with reading(input_.file.name):
         try:
@@ -233,21 +193,7 @@ def _masks_nothing(input_: MappedLists, name: str) -> bool:
                 and np.array_equal(list_lengths(mask), list_lengths(tokens))
                 if name in input_.columns.per_token
                 else mask_of_numbers(name, mask, list_lengths(tokens)).all()
-                for mask, tokens in input_.chunks(name, input_.columns.input_ids)
+                for mask, tokens in input_.arrays(name, input_.columns.input_ids)
             )
         except (ValueError, DocumentError):  # raised with its place when the lists are checked
             return False
-
-
-def _open_table(found: Found, columns: Columns) -> MappedLists:
-    name, table = found.name, found.table
-    assert table is not None
-    schema = table.table.schema
-    has_labels = find_columns(schema, name, columns)
-    wanted = columns.wanted(has_labels=has_labels)
-    return MappedLists(
-        file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes, path=None),
-        stores=(TableInMemory.of(table, list(dict.fromkeys(wanted)), wanted[: 1 + has_labels]),),
-        columns=columns,
-        labels=has_labels,
-    )

@@ -17,28 +17,31 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from packer.arrow import as_numpy
+from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError, SourceError
-from packer.sources.column_types import Fields, find_columns
+from packer.sources.arrow_files import ArrowReader, FileState, mirrored
+from packer.sources.column_types import find_columns
 from packer.sources.documents import COLUMNS, Columns, SourceFile, reading
-from packer.sources.format_reader import Reader, opened
-from packer.sources.mapped_files import Bounds, FileState, MappedArrays, MappedColumn, first_descent, map_index
-from packer.sources.token_tables import MappedLists
-from packer.stores import AnyPath, pinned
-from packer.stores.mirror import read_array
+from packer.sources.format_reader import Block, Lists, Reader, opened
+from packer.sources.formats import BIN, OLMO_MASKS, OLMO_TOKENS
+from packer.stores import AnyPath, RemotePath, pinned
+from packer.stores.mirror import map_whole, read_array
+from packer.token_memory import TokenColumn
+from packer.token_memory.token_column import VALUE_TYPES, Addresses
 
-OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
-"""Beginnings of the names of OLMo's arrays of tokens, and of those that say which of these are trained."""
+if TYPE_CHECKING:
+    pass
+
 
 ARRAY_COLUMN = "lengths"
 """Column name that stands for the array of a .npy file that holds lengths."""
@@ -54,40 +57,51 @@ _MASK_COLUMN = "loss_mask"
 log = logging.getLogger(__name__)
 
 
-class TokenFile(Reader, Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenFile(Reader):
     """A file of tokens. A file beside it may hold a byte for each, 1 or 0, that says whether it is trained."""
 
-    @classmethod
-    def open(cls, file: SourceFile) -> Reader:
-        """Refuse to read token ids as records of text or numbers."""
-        raise PackerError(
-            f"{file.name} holds token ids alone: pack it without --tokenizer, --lengths, --pairs and --share-prefixes"
-        )
+    file: SourceFile
 
     @classmethod
-    def mask_of(cls, path: AnyPath) -> AnyPath | None:
-        """Return where the mask of a file lies; None if the format has no masks, or it does not exist."""
+    def open(cls, file: SourceFile) -> TokenFile:
+        """Open a file, without reading it."""
+        return cls(file=file)
+
+    @property
+    def mask(self) -> AnyPath | None:
+        """Where the mask of the file lies; None if the format has no masks, or it does not exist."""
         return None
 
-    @classmethod
-    def first_fields(cls, file: SourceFile) -> Fields:
-        """Return a record with the names that the tokens and the mask have for packer."""
-        return dict.fromkeys([COLUMNS.input_ids, *([_MASK_COLUMN] if cls.mask_of(file.stored) is not None else ())])
+    @property
+    def fields(self) -> Mapping[str, object]:
+        """A record with the names that the tokens and the mask have for packer."""
+        return dict.fromkeys([COLUMNS.input_ids, *([_MASK_COLUMN] if self.mask is not None else ())])
 
-    @classmethod
+    def for_records(self) -> Reader:
+        """Refuse to read token ids as records of text or numbers."""
+        raise PackerError(
+            f"{self.file.name} holds token ids alone: pack it without --tokenizer, --lengths, --pairs and "
+            "--share-prefixes"
+        )
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Block, int]]:
+        """Refuse to read token ids as records."""
+        self.for_records()
+        yield from ()
+
     def mapped(
-        cls,
-        file: SourceFile,
+        self,
         columns: Columns,
         *,
         tokens: MappedColumn,
         bounds: Bounds,
         index: tuple[FileState, pa.Buffer] | None = None,
         beside: Sequence[AnyPath] = (),
-    ) -> MappedLists:
-        """Return the lists of a file; see `MappedArrays.of`. `beside` has other files that are read, but no mask."""
-        path, name, found = file.stored, file.name, {COLUMNS.input_ids: tokens}
-        if (mask := cls.mask_of(path)) is not None:
+    ) -> Lists:
+        """Return the lists of the file; see `MappedArrays.of`. `beside` has other files that are read, but no mask."""
+        path, name, found = self.path, self.file.name, {COLUMNS.input_ids: tokens}
+        if (mask := self.mask) is not None:
             beside = [*beside, mask]
             with reading(mask.name):
                 found[_MASK_COLUMN] = MappedColumn.of(mask, mask.name, np.dtype(np.uint8))
@@ -98,27 +112,21 @@ class TokenFile(Reader, Protocol):
         store = MappedArrays.of(found, bounds, index)
         find_columns(store.schema, name, columns)
         size = sum(each.stat().st_size for each in (path, *beside))
-        return MappedLists(
-            file=replace(file, bytes=size, beside=tuple(beside)),
-            stores=(store,),
-            columns=columns,
-            labels=False,
-        )
+        return ArrowReader.of_lists(replace(self.file, bytes=size, beside=tuple(beside)), store, has_labels=False)
 
 
 class DatatroveReader(TokenFile):
     """A `.ds` file with its `.ds.index`."""
 
-    @classmethod
-    def mask_of(cls, path: AnyPath) -> AnyPath | None:
-        """Return where the mask lies."""
-        mask = path.parent / f"{path.name}.loss"
+    @property
+    def mask(self) -> AnyPath | None:
+        """Where the mask lies."""
+        mask = self.path.parent / f"{self.path.name}.loss"
         return mask if mask.is_file() else None
 
-    @classmethod
-    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists:
+    def for_lists(self, columns: Columns) -> Lists:
         """Map the files, and check that documents follow one another and fill the file of tokens."""
-        path, name = file.stored, file.name
+        path, name = self.path, self.file.name
         ends_path, ends_name = path.parent / f"{path.name}.index", f"{name}.index"
         with reading(ends_name):
             if not ends_path.is_file():
@@ -143,22 +151,22 @@ class DatatroveReader(TokenFile):
             tokens = MappedColumn.of(path, name, dtype)
         index = FileState(ends_path.absolute(), ends_name, owner.size), owner
         bounds = Bounds(len(ends), ends[:-1], 0, count)
-        return cls.mapped(file, columns, tokens=tokens, bounds=bounds, index=index, beside=[ends_path])
+        return self.mapped(columns, tokens=tokens, bounds=bounds, index=index, beside=[ends_path])
 
 
 class BareArrayReader(TokenFile):
     """An array of tokens, whose documents are mapped."""
 
-    @classmethod
-    def mask_of(cls, path: AnyPath) -> AnyPath | None:
-        """Return where the mask of an array lies by OLMo's names."""
+    @property
+    def mask(self) -> AnyPath | None:
+        """Where the mask of an array lies by OLMo's names."""
+        path = self.path
         mask = path.parent / path.name.replace(OLMO_TOKENS, OLMO_MASKS, 1)
         return mask if path.name.startswith(OLMO_TOKENS) and mask.is_file() else None
 
-    @classmethod
-    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists:
+    def for_lists(self, columns: Columns) -> Lists:
         """Map the array, and find where documents end. EOS is searched in all tokens."""
-        path, name = file.stored, file.name
+        path, name = self.path, self.file.name
         lines = path.parent / f"{PurePosixPath(path.name).stem}{_LINES}"
         with reading(name):
             column = _tokens(path, name, columns)
@@ -168,7 +176,7 @@ class BareArrayReader(TokenFile):
             else:
                 inner = _bounds_by_eos(tokens, name, columns.eos_id)
         bounds = Bounds(len(inner) + (len(tokens) > 0), inner, 0, len(tokens))
-        return cls.mapped(file, columns, tokens=column, bounds=bounds, beside=[lines] if has_lines else [])
+        return self.mapped(columns, tokens=column, bounds=bounds, beside=[lines] if has_lines else [])
 
 
 def _tokens(path: AnyPath, name: str, columns: Columns) -> MappedColumn:
@@ -260,9 +268,6 @@ def _bounds_in_lines(path: AnyPath, name: str, count: int) -> NDArray[np.int64]:
     return np.asarray(ends[:-1], np.int64)
 
 
-BIN = ".bin"
-"""Ending of the file of tokens beside an `.idx` file."""
-
 _MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the tokens, sequences, entries of documents
 _TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
@@ -282,10 +287,9 @@ class _Index(NamedTuple):
 class IndexedReader(TokenFile):
     """An `.idx` file with its `.bin`, whose documents are mapped."""
 
-    @classmethod
-    def open_lists(cls, file: SourceFile, columns: Columns) -> MappedLists:
+    def for_lists(self, columns: Columns) -> Lists:
         """Map both files, and check that the sequences follow one another and fill the file of tokens."""
-        path, name = file.stored, file.name
+        path, name = self.path, self.file.name
         tokens, tokens_name = path.with_suffix(BIN), name.removesuffix(path.suffix) + BIN
         with reading(name):
             if not tokens.is_file():
@@ -304,7 +308,7 @@ class IndexedReader(TokenFile):
         by_document = not columns.by_sequence and _groups_sequences(index, name)
         bounds = _bounds(index, size, by_document=by_document)
         place = None if by_document else (FileState(path.absolute(), name, owner.size), owner)
-        return cls.mapped(file, columns, tokens=column, bounds=bounds, index=place, beside=[tokens])
+        return self.mapped(columns, tokens=column, bounds=bounds, index=place, beside=[tokens])
 
 
 def _read(owner: pa.Buffer, name: str) -> _Index:
@@ -376,3 +380,188 @@ def _bounds(index: _Index, size: int, *, by_document: bool) -> Bounds:
     some = starts < len(index.lengths)
     inner[some] = index.pointers[starts[some]]
     return Bounds(len(index.documents) - 1, inner, shift, size >> shift)
+
+
+_CHECKED = 1 << 20  # values that are checked together
+_LISTS_TOGETHER = 1 << 18  # lists in a record batch, which has 2 MB of offsets
+
+
+class Bounds(NamedTuple):
+    """Where lists end in an array of values; the first list begins with its first value.
+
+    Example: lists 3, inner [6, 10], shift 1, end 9: the values 0 to 2, 3 to 4, and 5 to 8 are a list each.
+    """
+
+    lists: int
+    inner: NDArray[np.int64]  # (lists - 1,) values before each other list, times 2**shift; may be unaligned
+    shift: int
+    end: int  # number of values
+
+    def offsets(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return the number of values before each of the lists `first` to `last` - 1, and up to their end."""
+        offsets = np.empty(last - first + 1, np.int64)
+        inside = self.inner[max(first - 1, 0) : last] >> self.shift
+        begin = int(first == 0)
+        offsets[begin : begin + len(inside)] = inside
+        offsets[:begin] = 0
+        offsets[begin + len(inside) :] = self.end  # one place if these are the last lists, otherwise none
+        return offsets
+
+
+class MappedColumn(NamedTuple):
+    """Values of a column in a mapped file."""
+
+    state: FileState
+    owner: pa.Buffer
+    dtype: np.dtype[Any]
+    skipped: int  # bytes before the first value
+
+    @classmethod
+    def of(cls, path: AnyPath, name: str, dtype: np.dtype[Any], skipped: int = 0) -> MappedColumn:
+        """Map a file; the values of an object in storage are fetched when they are needed."""
+        path = pinned(path)
+        owner = map_values(path)
+        return cls(FileState(path.absolute(), name, owner.size), owner, dtype, skipped)
+
+    @property
+    def values(self) -> pa.Array:
+        """All values; nothing is copied."""
+        kind = pa.from_numpy_dtype(self.dtype)
+        count = (self.owner.size - self.skipped) // self.dtype.itemsize
+        return pa.Array.from_buffers(kind, count, [None, self.owner.slice(self.skipped)])
+
+
+def map_values(path: AnyPath) -> pa.Buffer:
+    """Map a file into memory; of an object, nothing is fetched."""
+    if not path.stat().st_size:
+        return pa.py_buffer(b"")
+    return mirrored(path).buffer if isinstance(path, RemotePath) else map_whole(path)
+
+
+def map_index(path: AnyPath) -> pa.Buffer:
+    """Map a file into memory; an object is fetched, once for all tasks of the process."""
+    buffer = map_values(path)
+    if isinstance(path, RemotePath) and buffer.size:
+        mirrored(path).fetch([0], [buffer.size])
+    return buffer
+
+
+def first_descent(values: NDArray[np.int64]) -> int | None:
+    """Return the index of the first value below the one before it, or of a negative first one; None if all ascend."""
+    for first in range(0, len(values), _CHECKED):
+        before = int(values[first - 1]) if first else 0
+        wrong = np.diff(values[first : first + _CHECKED], prepend=before) < 0
+        if wrong.any():
+            return first + int(wrong.argmax())
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedArrays:
+    """Lists of values in files of bare integers, as record batches of large lists. It is pickled by paths."""
+
+    columns: Mapping[str, MappedColumn]
+    """Columns by name, each with a value per token."""
+
+    bounds: Bounds
+    index: tuple[FileState, pa.Buffer] | None
+    """File in which the bounds lie; None if they are in memory of their own."""
+
+    ends: NDArray[np.int64]
+    """Shape (batches,): cumulative lengths of the batches."""
+
+    tokens: Mapping[str, TokenColumn]
+    """Addresses of the columns, by name."""
+
+    @classmethod
+    def of(
+        cls, columns: Mapping[str, MappedColumn], bounds: Bounds, index: tuple[FileState, pa.Buffer] | None = None
+    ) -> MappedArrays:
+        """Describe columns whose files have been checked to hold `bounds.end` values."""
+        owners = (*(column.owner for column in columns.values()), bounds.inner, index)
+        tokens = {
+            name: TokenColumn(addresses=_addresses(column, bounds), owners=owners) for name, column in columns.items()
+        }
+        ends = np.minimum(np.arange(_LISTS_TOGETHER, bounds.lists + _LISTS_TOGETHER, _LISTS_TOGETHER), bounds.lists)
+        return cls(columns=columns, bounds=bounds, index=index, ends=ends, tokens=tokens)
+
+    @property
+    def owner(self) -> object:
+        """What keeps the memory alive."""
+        return self
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of the columns."""
+        return pa.schema(
+            [(name, pa.large_list(pa.from_numpy_dtype(column.dtype))) for name, column in self.columns.items()]
+        )
+
+    def whole(self) -> MappedArrays:
+        """Return the same lists with all of their values in memory, also if the files are in a store."""
+        columns = {}
+        for name, column in self.columns.items():
+            with reading(column.state.name):
+                path, empty = column.state.path, not column.owner.size
+                columns[name] = column if empty else column._replace(owner=map_whole(path))
+        return MappedArrays.of(columns, self.bounds, self.index)
+
+    def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """Yield the named columns of each record batch, whose offsets are made."""
+        values = [self.columns[name].values for name in names]
+        for number in numbers:
+            first = int(self.ends[number - 1]) if number else 0
+            offsets = as_arrow(self.bounds.offsets(first, int(self.ends[number])))
+            yield [pa.LargeListArray.from_arrays(offsets, each) for each in values]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        files = {name: (each.state, each.dtype, each.skipped) for name, each in self.columns.items()}
+        if self.index is None:
+            return _map_arrays_again, (files, self.bounds, None, 0)
+        (state, owner), inner = self.index, self.bounds.inner
+        return _map_arrays_again, (
+            files,
+            self.bounds._replace(inner=inner[:0].copy()),
+            state,
+            inner.ctypes.data - owner.address,
+        )
+
+
+def _map_arrays_again(
+    files: Mapping[str, tuple[FileState, np.dtype[Any], int]], bounds: Bounds, index: FileState | None, place: int
+) -> MappedArrays:
+    """Unpickle `MappedArrays`: map the files again, and find the bounds at this place of the index."""
+    columns = {}
+    for name, (state, dtype, skipped) in files.items():
+        with reading(state.name):
+            columns[name] = MappedColumn(state, map_values(state.path), dtype, skipped)
+    if index is None:
+        return MappedArrays.of(columns, bounds)
+    with reading(index.name):
+        owner = map_index(index.path)
+    inner = np.frombuffer(owner, "<i8", max(bounds.lists - 1, 0), place)
+    return MappedArrays.of(columns, bounds._replace(inner=inner), (index, owner))
+
+
+def _addresses(column: MappedColumn, bounds: Bounds) -> Addresses:
+    """Return the addresses of lists. The first and the last one, which lack a bound, are chunks of their own."""
+    dtype, lists, inner, shift = column.dtype, bounds.lists, bounds.inner, bounds.shift
+    chunks: list[tuple[int, ...]] = []  # (lists, address of offsets, bytes per offset, length, first value, shift)
+    if lists:
+        chunks.append((1, 0, 0, int(inner[0]) >> shift if lists > 1 else bounds.end, 0, 0))
+    if lists > 2:
+        chunks.append((lists - 2, inner.ctypes.data, 8, 0, 0, shift))
+    if lists > 1:
+        before = int(inner[-1]) >> shift
+        chunks.append((1, 0, 0, bounds.end - before, before, 0))
+    counts, offsets, offset_bytes, list_sizes, firsts, shifts = np.array(chunks, np.int64).reshape(-1, 6).T.copy()
+    return Addresses(
+        first_rows=np.cumsum([0, *counts], dtype=np.int64),
+        offsets=offsets.astype(np.uint64),
+        offset_bytes=offset_bytes,
+        offset_shifts=shifts,
+        list_sizes=list_sizes,
+        values=(column.owner.address + column.skipped + firsts * dtype.itemsize).astype(np.uint64),
+        value_codes=np.full(len(counts), VALUE_TYPES.index(dtype.type)),
+        value_bytes=np.full(len(counts), dtype.itemsize),
+    )

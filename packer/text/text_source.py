@@ -13,12 +13,11 @@ import pyarrow as pa
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.options import ReadOptions
 from packer.sources.column_types import is_json, python_values, refuse_twins
-from packer.sources.documents import COLUMNS, DocumentError
-from packer.sources.find_source import SourceLike, find_source, readers_of
+from packer.sources.documents import COLUMNS, DocumentError, Found
+from packer.sources.find_source import SourceLike, find_source
 from packer.sources.format_reader import Reader
-from packer.sources.hugging_face import Found
+from packer.sources.formats import open_readers
 from packer.sources.meanings import DESIRABLE, EXCHANGE_STARTS, OF_CHATS, OF_PROMPTS, refusal
-from packer.sources.number_columns import refuse_other_types
 from packer.sources.open_source import open_tokenized
 from packer.sources.record_lists import source_of_records
 from packer.sources.source import Source
@@ -42,12 +41,11 @@ def open_source(source: SourceLike, options: ReadOptions) -> Source:
     """
     if options.tokenizer is None:
         return open_tokenized(source, options)
-    opened = open_text(find_source(source, options.split), options)
-    refuse_other_types(opened, options.number_columns)
-    return opened
+    found = find_source(source, options.split)
+    return open_text(found, open_readers(found), options)
 
 
-def open_text(found: Found, options: ReadOptions) -> Source:
+def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
 
     The text is in the column that the options name, or prompt and completion in two joined by a comma; by default in
@@ -62,7 +60,7 @@ def open_text(found: Found, options: ReadOptions) -> Source:
     refuse_masks(keep)
     if EXCHANGE_STARTS in keep:
         raise PackerError(f"keep {EXCHANGE_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
-    readers = readers_of(found)
+    readers = found.each(lambda reader: reader.for_records(), readers)
     records = _common_records(readers, found.name, options.text_column, pairs=pairs)
     if options.chat_template is not None and not records.conversational:
         records = as_chats(records, found.name)

@@ -28,9 +28,9 @@ PLACES = {
     "json_block": "packer.sources.json_files._BLOCK",
     "record_block": "packer.sources.format_reader.BLOCK",
     "parquet_rows": "packer.sources.parquet.LIST_ROWS",
-    "mapped_lists": "packer.sources.mapped_files._TOGETHER",
+    "mapped_lists": "packer.sources.token_files._LISTS_TOGETHER",
     "checked_sequences": "packer.sources.token_files._SEQUENCES_TOGETHER",
-    "checked_ends": "packer.sources.mapped_files._CHECKED",
+    "checked_ends": "packer.sources.token_files._CHECKED",
     "searched_tokens": "packer.sources.token_files._TOGETHER",
     "record": "packer.sources.documents.MOST_RECORD",
     # planning
@@ -78,7 +78,7 @@ def set_sizes(sizes: dict) -> None:
 
 def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
     """Start without contents of objects, as another process would."""
-    from packer.sources import mapped_files
+    from packer.sources import arrow_files
 
-    for cache in (mapped_files._mirrored, mapped_files._with_headers):
+    for cache in (arrow_files._mirrored, arrow_files._with_headers):
         cache.cache_clear()

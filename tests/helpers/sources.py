@@ -13,10 +13,8 @@ import pyarrow.parquet as pq
 import zstandard
 
 from packer.column_names import NO_LOSS
-from packer.sources.read_documents import read_documents
-from packer.sources.source import Source
+from packer.sources.source import Source, TokenTable, read_documents
 from packer.sources.spill import spill_source
-from packer.sources.token_tables import TokenTable
 from packer.token_memory import Spans, TokenColumn, gather
 from tests.helpers.writing import write_ipc
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packer.sources.documents import Columns, SourceFile
-from packer.sources.format_reader import DecodedInput, Reader, decoded_lists
+from packer.sources.documents import SourceFile
+from packer.sources.format_reader import Reader
 
 NUMBERS = b"NUMBERS\n"
 
@@ -17,15 +17,7 @@ class NumberLines(Reader):
 
     @classmethod
     def open(cls, file: SourceFile) -> "NumberLines":
-        return cls(file, {"text": ""})
-
-    @classmethod
-    def open_lists(cls, file: SourceFile, columns: Columns) -> DecodedInput:
-        return decoded_lists(cls.open(file), columns, has_labels=False)
-
-    @classmethod
-    def column_names(cls, file: SourceFile) -> list[str]:
-        return ["input_ids"]
+        return cls(file, {"text": "", "input_ids": []})
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         yield self.path.read_bytes().removeprefix(NUMBERS), self.file.bytes

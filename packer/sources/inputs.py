@@ -1,0 +1,456 @@
+"""Inputs: a file whose documents lie in memory, or are decoded; both yield checked documents in order."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow, as_numpy
+from packer.engines.engine import DecodePool
+from packer.errors import SourceError
+from packer.sources.arrow_files import MappedFile
+from packer.sources.column_types import holds_json, join, no_number, one_type, plain_type
+from packer.sources.documents import Batch, Columns, DocumentError, SourceFile, reading, reading_copy
+from packer.sources.format_reader import BatchStore, Block, Lists, Reader
+from packer.sources.list_checks import (
+    BlockRecords,
+    Faults,
+    as_wide,
+    decode_lists,
+    document_error,
+    document_lengths,
+    is_nested,
+    joined_batches,
+    values_of,
+    values_of_column,
+    wide_type,
+)
+from packer.sources.meanings import ATTENTION, counted_fields
+from packer.token_memory import TokenColumn, list_lengths
+
+Step: TypeAlias = Callable[[Batch], Batch]
+"""A check or change of a batch. Raises a DocumentError with the index of the document in the batch."""
+
+
+class Chunk(NamedTuple):
+    """Consecutive documents of an input, checked."""
+
+    lengths: NDArray[np.int32]
+    """(documents,) tokens of each."""
+
+    done: int
+    """Bytes of the file up to the end of these."""
+
+    extra: Mapping[str, Sequence[pa.Array]]
+    """Extra columns that were asked for."""
+
+    counts: Mapping[str, int] = {}
+    """See `Batch.counts`."""
+
+    rejected: tuple[DocumentError, ...] = ()
+    """Errors of documents that are left out, each empty here; ascending."""
+
+
+_DOCUMENTS = 1 << 20  # whose lengths are yielded together: 4 MB
+_CHUNKS = 1 << 10  # record batches, if they are small
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedLists:
+    """An input whose lists are in memory: a mapped file, a table, or the mapped decoded copy of an input."""
+
+    is_mapped: ClassVar[bool] = True
+    """Whether the documents can be addressed where they are."""
+
+    reader: Reader
+    """Decodes them; of a decoded copy, that of the original file."""
+
+    stores: tuple[BatchStore, ...]
+    """Record batches in order; those of a decoded copy are in several files."""
+
+    columns: Columns
+    labels: bool
+    """Whether there are labels."""
+
+    is_copy: bool = False
+    """Whether this is a decoded copy."""
+
+    numbers_documents: str = ""
+    """Column that numbers the documents of each record from 0, if there is one: then the reader locates records."""
+
+    @property
+    def file(self) -> SourceFile:
+        """Name, path and size of the file."""
+        return self.reader.file
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that are read."""
+        return self.columns.wanted(has_labels=self.labels)
+
+    @property
+    def rows(self) -> int:
+        """Number of documents."""
+        return sum(int(store.ends[-1]) for store in self.stores if len(store.ends))
+
+    @property
+    def has_labels(self) -> bool | None:
+        """Whether there are labels; None if there are neither labels nor documents."""
+        return None if not self.labels and not self.rows else self.labels
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the extra columns; empty if there are no documents."""
+        return next((self.types_in(store) for store in self.stores if len(store.ends)), {})
+
+    def types_in(self, store: BatchStore) -> dict[str, pa.DataType]:
+        """Return the types of the extra columns in one of the stores, as `chunks` has them."""
+        names, widths = self.columns.extra, self.columns.widths
+        return {name: wide_type(store.schema.field(name).type, widths.get(name)) for name in names}
+
+    def tokens(self, name: str) -> TokenColumn:
+        """Return the addresses of the column of this name, that with the tokens or that with the labels."""
+        return TokenColumn.joined([store.tokens[name] for store in self.stores])
+
+    def arrays(self, *names: str) -> Iterator[list[pa.Array]]:
+        """Decode columns; yield a list of one array per column for each record batch."""
+        for store in self.stores:
+            for arrays in store.read(range(len(store.ends)), names):
+                yield [as_wide(array, self.columns.widths.get(name)) for name, array in zip(names, arrays, strict=True)]
+
+    def values(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+        """Yield extra columns of the documents in order."""
+        return (dict(zip(names, arrays, strict=True)) for arrays in self.arrays(*names))
+
+    def chunks(self, extra: Sequence[str] = ()) -> Iterator[Chunk]:
+        """Check the documents, and yield about a million at a time, with these extra columns.
+
+        Raises a DocumentError, with its place, if a document is invalid. Gathering checks values of tokens.
+        """
+        columns, count, size = self.columns, max(self.rows, 1), self.file.bytes
+        names = (columns.input_ids, *((columns.labels,) if self.labels else ()), *columns.per_token)
+        parts, values = list[NDArray[np.int32]](), defaultdict[str, list[pa.Array]](list)
+        held = row = 0
+        with self._reading():
+            for arrays in self.arrays(*names, *extra):
+                for name, array in zip(extra, arrays[len(names) :], strict=True):
+                    values[name].append(array)
+                for start in range(0, len(arrays[0]), _DOCUMENTS):
+                    tokens, *others = (array.slice(start, _DOCUMENTS) for array in arrays[: len(names)])
+                    beside = dict(zip(names[1:], others, strict=True))
+                    parts.append(document_lengths(tokens, beside, columns.widths))
+                    for wrong in np.flatnonzero(parts[-1] < 0)[:1].tolist():
+                        fault = document_error(tokens, beside, wrong, columns).at(row + wrong)
+                        fault.place = self.place(fault.row)
+                        raise fault
+                    held, row = held + len(tokens), row + len(tokens)
+                    if held >= _DOCUMENTS or len(parts) >= _CHUNKS:
+                        yield Chunk(np.concatenate(parts), size * row // count, values)
+                        parts, values, held = [], defaultdict(list), 0
+        if parts:
+            yield Chunk(np.concatenate(parts), size, values)
+
+    def place(self, row: int) -> str:
+        """Return the location of a document in its file, such as "rows.jsonl line 18"."""
+        record, left = -1 if self.numbers_documents else row, row + 1
+        for (numbers,) in self.arrays(self.numbers_documents) if self.numbers_documents else ():
+            record, left = record + int(np.count_nonzero(as_numpy(numbers[:left]) == 0)), max(left - len(numbers), 0)
+        return self.reader.place(record)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """Convert errors of reading the file, or the decoded copy of it."""
+        for store in self.stores[: int(self.is_copy)]:
+            assert isinstance(store, MappedFile)
+            return reading_copy(store.state.path.parent, self.file.name)
+        return reading(self.file.name)
+
+
+def _slice(records: BlockRecords, first: int, last: int) -> BlockRecords:
+    return records.slice(first, last - first) if isinstance(records, pa.RecordBatch) else records[first:last]
+
+
+_THREADS = 2  # of an input that is read alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedInput:
+    """A file, or a piece of one, whose documents are decoded each time they are read."""
+
+    is_mapped: ClassVar[bool] = False
+    """Whether the documents can be addressed where they are."""
+
+    reader: Reader
+    needed: tuple[str, ...]
+    """Columns to read."""
+
+    extra: tuple[str, ...]
+    """Columns among them with further values of the documents; those that `decode` does not return are kept as is."""
+
+    decode: Callable[[BlockRecords], Batch]
+    """Function from records to documents. Its DocumentErrors have the number of a record. Can be pickled."""
+
+    empty: Batch
+    """Takes the place of the documents of a record that cannot be used."""
+
+    is_slow: bool
+    """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
+
+    has_labels: bool | None
+    """Whether the documents have labels after all steps; None if there are no documents."""
+
+    masks: tuple[str, ...] = ()
+    """Columns by which `decode` strips padding, or makes labels."""
+
+    steps: tuple[Step, ...] = ()
+    """What each batch passes through, in order."""
+
+    numbers_documents: str = ""
+    """Column that numbers the documents of each record from 0, if a record makes any number of them; if not, one."""
+
+    skips: bool = False
+    """Whether records that cannot be used are rejected."""
+
+    @property
+    def file(self) -> SourceFile:
+        """Name, path and size of the file."""
+        return self.reader.file
+
+    @property
+    def rows(self) -> int | None:
+        """Number of documents; None if it is known only after reading."""
+        return None if self.numbers_documents else self.reader.rows
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Declared types of the extra columns; empty if the file has no schema or no documents. JSON declares none."""
+        fields = self.reader.fields
+        if not isinstance(fields, pa.Schema) or self.rows == 0:
+            return {}
+        types = {name: fields.field(name).type for name in self.extra}
+        return {name: kind for name, kind in types.items() if not holds_json(kind)}
+
+    def cut(self, size: int) -> Sequence[DecodedInput]:
+        """Cut into the pieces of the reader (`Reader.cut`). `file.bytes` of a piece is its share of the file."""
+        return [replace(self, reader=piece) for piece in self.reader.cut(size)]
+
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
+        """Yield the documents in order, checked, one `Batch` per block. Raises a DocumentError if one is invalid.
+
+        Blocks are decoded in the threads of `pool`, or of a small pool of its own.
+        """
+        blocks = self.reader.blocks(self.needed)
+        with reading(self.file.name):
+            if not self.is_slow:
+                yield from self._numbered(map(self._decoded, blocks))
+                return
+            own = closing(DecodePool(_THREADS)) if pool is None else nullcontext(pool)
+            with own as working, closing(working.in_order(self._decoded, blocks)) as results:
+                yield from self._numbered(results)
+
+    def chunks(self, extra: Sequence[str] = ()) -> Iterator[Chunk]:
+        """Yield the documents in order, checked, with these extra columns. Raises a DocumentError if one is invalid."""
+        for batch in self.batches():
+            lengths, values = (
+                list_lengths(batch.input_ids).astype(np.int32),
+                {name: [batch.extra[name]] for name in extra},
+            )
+            yield Chunk(lengths, batch.done, values, batch.counts, batch.rejected)
+
+    def values(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+        """Yield extra columns of the documents in order."""
+        return ({name: batch.extra[name] for name in names} for batch in self.batches())
+
+    def _decoded(self, block: tuple[Block, int]) -> Batch:
+        """Decode a block, given with the bytes of the file up to its end, and let it pass through all steps."""
+        content, done = block
+        records, faults = self.reader.records(content, self.needed)
+        try:
+            if faults:
+                raise faults[min(faults)]
+            batch = self._with_kept(self.decode(records), records)
+        except DocumentError as fault:
+            if not self.skips:
+                raise self._first_fault(records, fault) from None
+            batch = self._usable(records, faults)
+        if faults:
+            owners = range(len(records)) if batch.records is None else batch.records.tolist()
+            rejected = tuple(faults[row].at(at) for at, row in enumerate(owners) if row in faults)
+            batch = batch._replace(rejected=rejected)
+        counts = {**batch.counts, **counted_fields("column", self.reader.names_in(content, records))}
+        lines = self.reader.lines_of(content) if self.skips else None
+        batch = batch._replace(done=done, lines=lines, counts=counts)
+        for step in self.steps:
+            batch = step(batch)
+        return batch
+
+    def _first_fault(self, records: BlockRecords, fault: DocumentError) -> DocumentError:
+        """Return the error of the first record that cannot be used, given any: earlier ones may fail later checks."""
+        while 0 < fault.row < len(records):
+            records = _slice(records, 0, fault.row)
+            try:
+                self._with_kept(self.decode(records), records)
+            except DocumentError as earlier:
+                fault = earlier
+        fault.of_record = bool(self.numbers_documents)
+        return fault
+
+    def _usable(self, records: BlockRecords, faults: Faults) -> Batch:
+        """Decode records without those that cannot be used, whose errors are added to `faults`."""
+        parts = [*self._parts(records, 0, faults)]
+        if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
+            records = [{} if row in faults else record for row, record in enumerate(records)]
+        return self._with_kept(joined_batches(parts), records)
+
+    def _parts(self, records: BlockRecords, first: int, faults: Faults) -> Iterator[Batch]:
+        """Yield the documents of records, the first of which has the number `first` in its block.
+
+        Halves are decoded where the whole cannot be, so a fault costs few attempts.
+        """
+        count = len(records)
+        if not faults.keys() & range(first, first + count):
+            try:
+                batch = self._with_kept(self.decode(records), records)
+                numbers = np.arange(count) if batch.records is None else batch.records
+                yield batch._replace(records=first + numbers, extra={n: batch.extra[n] for n in self.empty.extra})
+                return
+            except DocumentError as fault:
+                if count == 1 and fault.reason is None:
+                    raise fault.at(first) from None
+                if count == 1:
+                    faults[first] = fault.at(first)
+        if count == 1:
+            yield self.empty._replace(records=np.full(len(self.empty.input_ids), first))
+        elif count:
+            half = count // 2
+            yield from self._parts(_slice(records, 0, half), first, faults)
+            yield from self._parts(_slice(records, half, count), first + half, faults)
+
+    def _with_kept(self, batch: Batch, records: BlockRecords) -> Batch:
+        """Add the columns that are kept as they are, and numbers of documents if a record makes several."""
+        extra: dict[str, pa.Array] = dict.fromkeys(self.extra) | batch.extra  # in this order
+        for name in (name for name in self.extra if name not in batch.extra):
+            extra[name] = values_of_column(records, name)
+            if batch.records is not None and len(batch.records) > len(records):
+                extra[name] = extra[name].take(as_arrow(batch.records))
+        if self.numbers_documents:
+            assert batch.records is not None
+            owners = batch.records  # ascending; the documents of each are numbered from 0
+            numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
+            extra[self.numbers_documents] = as_arrow(numbers.astype(np.int32))
+        return batch._replace(extra=extra)
+
+    def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield batches; errors with the index of a document in its batch get its index in the input, and its place."""
+        row = records = 0
+        try:
+            for batch in batches:
+                yield batch
+                row += len(batch.input_ids)
+                records += batch.record_count
+        except DocumentError as fault:
+            fault = fault.at(row + fault.row)
+            fault.place = self.reader.place(records + fault.row - row) if fault.of_record else self.place(fault.row)
+            raise fault from None
+
+    def place(self, row: int) -> str:
+        """Return the location of a document. If records make any number of documents, this is the file alone."""
+        return self.file.name if self.numbers_documents else self.reader.place(row)
+
+
+Input: TypeAlias = DecodedInput | MappedLists
+"""A file or a dataset in memory, opened: its documents are decoded, or lie in memory."""
+
+
+def open_lists(lists: Lists, columns: Columns, *, in_place: bool, skips: bool) -> Input:
+    """Return the token lists of a file as an input.
+
+    Args:
+        lists: lists of the file.
+        columns: columns to read.
+        in_place: whether lists that lie in memory stay there, unless a value is JSON; the masks are not applied there.
+        skips: whether documents that cannot be used are rejected, so that all lists are decoded.
+    """
+    if lists.store is not None and in_place and not skips:
+        mapped = MappedLists(reader=lists.reader, stores=(lists.store,), columns=columns, labels=bool(lists.has_labels))
+        if not any(map(holds_json, mapped.declared_types.values())):
+            return mapped
+    return decoded_lists(lists, columns, makes_labels=not {*columns.masks} <= {ATTENTION}, skips=skips)
+
+
+def decoded_lists(lists: Lists, columns: Columns, *, makes_labels: bool, skips: bool) -> DecodedInput:
+    """Return token lists as an input that checks them, and applies masks; `makes_labels` if these say what is trained.
+
+    Without documents, it is unknown whether there are labels.
+    """
+    has_labels = lists.has_labels
+    labeled = has_labels if has_labels is None else has_labels or makes_labels
+    ends = as_arrow(np.zeros(2, np.int32))
+    nothing = pa.ListArray.from_arrays(ends, pa.nulls(0))  # pa.array would import pandas
+    empty = {name: nothing for name in columns.per_token if name not in columns.masks}
+    for name, width in columns.widths.items():
+        empty[name] = pa.ListArray.from_arrays(ends, pa.nulls(0, pa.list_(pa.null(), width)))
+    return DecodedInput(
+        reader=lists.reader,
+        needed=tuple(dict.fromkeys(columns.wanted(has_labels=bool(has_labels)))),
+        extra=tuple(name for name in columns.extra if name not in columns.masks),
+        decode=partial(decode_lists, columns=columns, has_labels=bool(has_labels), makes_labels=bool(labeled)),
+        empty=Batch(nothing, nothing if labeled else None, 0, empty),
+        is_slow=not isinstance(lists.reader.fields, pa.Schema),
+        has_labels=labeled,
+        masks=columns.masks,
+        skips=skips,
+    )
+
+
+_SAMPLED = 1 << 16  # tokens whose numbers of values are compared
+
+
+def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int]:
+    """Return the number of values that most tokens have at the beginning, of columns of lists of lists."""
+    found: dict[str, int] = {}  # 0 for lists of numbers
+    for input_ in inputs:
+        flat = [name for name, kind in input_.declared_types.items() if not is_nested(plain_type(kind))]
+        missing = [name for name in names if name not in (*found, *flat)]
+        with reading(input_.file.name), suppress(DocumentError):  # raised again when all documents are read
+            for values in input_.values(missing) if missing else ():
+                for name, chunk in values.items():
+                    sample = values_of(chunk)[:_SAMPLED]
+                    lengths = list_lengths(sample) if is_nested(chunk.type) else np.zeros(len(sample), np.int64)
+                    lengths = lengths[(lengths > 0) | (not is_nested(chunk.type))]
+                    if len(lengths) and name not in found:
+                        found[name] = statistics.mode(lengths.tolist())
+                if found.keys() >= {*missing}:
+                    break
+    return {name: found[name] for name in names if found.get(name)}
+
+
+def check_types(owner: str, names: Sequence[str], inputs: Sequence[Input], numbers: Sequence[str]) -> None:
+    """Raise a SourceError if the types that files declare for extra columns do not fit together.
+
+    They need a common type; of files that stay mapped, the same one; and for `numbers`, one of whole numbers, whose
+    values are checked when rows are planned.
+    """
+    types = [
+        (each.file.name, {name: plain_type(kind) for name, kind in each.declared_types.items()}) for each in inputs
+    ]
+    in_place = {each.file.name for each in inputs if each.is_mapped}
+    for name in names:
+        declared = [(file, kinds[name]) for file, kinds in types if name in kinds]
+        there, kind = "", pa.null()
+        for file, found in declared:
+            joined = join(kind, found)
+            if joined is None:
+                raise SourceError(f"{owner}: column '{name}' is {kind} in {there}, {found} in {file}; use one type")
+            there, kind = file, joined
+            if name in numbers and not (pa.types.is_integer(found) or pa.types.is_null(found)):
+                raise SourceError(f"{file}: column '{name}' holds {no_number(found)}")
+        one_type(owner, name, [(file, found) for file, found in declared if file in in_place])
