@@ -64,17 +64,16 @@ def pack(
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
-    if options.lengths_column is not None:  # the result can only be an index
-        options = replace(options, index_only=True)
     opened = open_source(source, options)
+    is_index = options.index_only or options.lengths_column is not None  # the result of lengths can only be one
+    pad_id = (opened.pad_id or 0) if options.pad_id is None else options.pad_id
+    options = replace(options, index_only=is_index, pad_id=pad_id)
     if options.index_only:
         refuse_decoding(opened)
     _refuse_dropped_masks(opened, options)
     watch = Watch.of(opened)
 
     # Name the output, and pack into it.
-    if options.pad_id is None:
-        options = replace(options, pad_id=opened.pad_id or 0)
     usual = f"packed-{options.max_len}"
     out = output_path(name_after(source, usual, options.split) if job.output is None else job.output)
     refuse_inside(source, out)
@@ -230,7 +229,7 @@ def _check_complete(out: AnyPath, manifest: Manifest, opened: Source, request: R
         raise PackerError(f"{out} is complete, packed {difference(found, request.without_times)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
     paths = [path for file in opened.files for path in file.paths]
-    if len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths):
+    if len(paths) >= len(opened.files) and not changed_since(out / MANIFEST, paths):
         return "its shards have the recorded sizes, and no source file was written since"
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")
     from packer.pipeline.verifying import compare_opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -109,8 +109,7 @@ def notes_on(opened: Source, counts: Mapping[str, int]) -> tuple[str, ...]:
     encoder = opened.encoder
     notes = [] if encoder is None or encoder.note is None else [encoder.note]
     columns = dict.fromkeys([*opened.fields, *fields_counted("column", counts)])
-    needed = {*chain.from_iterable(each.needed for each in opened.inputs)}
-    found = {"": unread("tokens" if encoder is None else "record", columns, needed)}
+    found = {"": unread("tokens" if encoder is None else "record", columns, opened.needed)}
     found |= {} if encoder is None else encoder.unread(counts)
     shown = [f"{where}{_listed(fields)}" for where, fields in found.items() if fields]
     return (*notes, *([f"Fields that nothing reads: {'; '.join(shown)}"] if shown else []))

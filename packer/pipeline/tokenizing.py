@@ -137,7 +137,7 @@ def _check_complete(out: Path, report: TokenizeReport, request: Request, opened:
     changed = changed_since(record, paths, in_content=True)
     if changed is not None:
         raise PackerError(f"{out} is complete, and {changed} was written to since: {another}")
-    if len(paths) < len(opened.inputs):
+    if len(paths) < len(opened.files):
         return "its shards and its source have the recorded sizes"
     return "its shards have the recorded sizes, and no source file was written since"
 

@@ -249,6 +249,11 @@ class Source:
         return tuple(input_.file for input_ in self.inputs)
 
     @property
+    def needed(self) -> set[str]:
+        """Names of the columns that are read."""
+        return {name for input_ in self.inputs for name in input_.needed}
+
+    @property
     def mapped(self) -> bool:
         """Whether all documents can be addressed in memory, so that `table` works and nothing has to be decoded."""
         return all(input_.is_mapped for input_ in self.inputs)
