@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 from packer.errors import PackerError
 from packer.shards.files import MANIFEST, WORK
 from packer.sources.documents import Found, SourceFile, reading
+from packer.sources.format_reader import BIN, OLMO_MASKS, OLMO_TOKENS
 from packer.sources.formats import (
-    BIN,
     FORMATS,
-    OLMO_MASKS,
-    OLMO_TOKENS,
     ending_of,
     format_by_name,
     is_data,

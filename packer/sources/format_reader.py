@@ -38,6 +38,13 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 """Codecs of compressed files, by the endings of their names."""
 
 
+BIN = ".bin"
+"""Ending of the file of tokens beside an `.idx` file."""
+
+OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
+"""Beginnings of the names of OLMo's arrays of tokens, and of those that say which of these are trained."""
+
+
 class BatchStore(Protocol):
     """Lists in memory: record batches in order, none empty. Several threads may read them at the same time."""
 

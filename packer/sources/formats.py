@@ -21,13 +21,6 @@ SIDE_FILES |= {"dataset_dict.json", "_export.json"}
 """Files that lie beside data, with the endings of data."""
 
 
-BIN = ".bin"
-"""Ending of the file of tokens beside an `.idx` file."""
-
-OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
-"""Beginnings of the names of OLMo's arrays of tokens, and of those that say which of these are trained."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFormat:
     """A format of input files: `FORMATS["parquet"].reader_class.open(path, "a.parquet").rows`."""

@@ -32,8 +32,7 @@ from packer.errors import PackerError, SourceError
 from packer.sources.arrow_files import ArrowReader, FileState, mirrored
 from packer.sources.column_types import find_columns
 from packer.sources.documents import COLUMNS, Columns, SourceFile, reading
-from packer.sources.format_reader import Block, Lists, Reader, opened
-from packer.sources.formats import BIN, OLMO_MASKS, OLMO_TOKENS
+from packer.sources.format_reader import BIN, OLMO_MASKS, OLMO_TOKENS, Block, Lists, Reader, opened
 from packer.stores import AnyPath, RemotePath, pinned
 from packer.stores.mirror import map_whole, read_array
 from packer.token_memory import TokenColumn
