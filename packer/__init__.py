@@ -15,6 +15,7 @@
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
     packer.trainers.trl(packed, args)            arguments of SFTTrainer; `hf` for the Hugging Face Trainer
     packer.probe(step)                           which documents leak into others in a training step of any trainer
+    packer.check(model)                          the same for each attention implementation of a Hugging Face model
 
 Importing this package imports no other; loading a packed dataset imports numpy and pyarrow only.
 """
@@ -29,8 +30,9 @@ from packer.errors import PackerError, SourceError
 if TYPE_CHECKING:
     from packer import attention, trainers
     from packer.api import export, pack, stats, tokenize
-    from packer.attention.probe_step import StepLeaks, probe
     from packer.exporting.write_export import Export
+    from packer.isolation.check_model import Verdict, check
+    from packer.isolation.probe_step import StepLeaks, probe
     from packer.loader.batch_formats import MaskedLM, masked_lm
     from packer.loader.batch_sampler import BatchSampler
     from packer.loader.dataset import PackedDataset
@@ -74,10 +76,12 @@ __all__ = [
     "StaticShape",
     "StepLeaks",
     "TokenizeReport",
+    "Verdict",
     "Verification",
     "attention",
     "batches",
     "causal_lm_loss",
+    "check",
     "collate",
     "export",
     "flatten",
@@ -99,7 +103,8 @@ __all__ = [
 
 _HOMES = {
     "attention": (),
-    "attention.probe_step": ("StepLeaks", "probe"),
+    "isolation.check_model": ("Verdict", "check"),
+    "isolation.probe_step": ("StepLeaks", "probe"),
     "trainers": (),
     "exporting.write_export": ("Export",),
     "api": ("export", "pack", "stats", "tokenize"),

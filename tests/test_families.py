@@ -20,8 +20,8 @@ transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
 from packer.attention import IMPLEMENTATION  # noqa: E402  needs torch, as all that follows
-from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.transformers_hook import accepted_arguments  # noqa: E402
+from packer.isolation.check_model import check  # noqa: E402
 from tests.helpers.families import (  # noqa: E402
     ENCODERS,
     FAMILIES,
@@ -86,7 +86,7 @@ def alone(pieces):
 @pytest.fixture(scope="module")
 def verdicts():
     """What the probe says of a family; several tests ask."""
-    return functools.cache(lambda family: probe(tiny_model(family)))
+    return functools.cache(lambda family: check(tiny_model(family)))
 
 
 def batches_of(dataset, rows):
@@ -305,7 +305,7 @@ LEAK_BY_FLASH = ("gpt_neo", "jamba", "minimax", "recurrent_gemma", "zaya")
 @pytest.mark.parametrize("family", [*dict.fromkeys([*LEAK_BY_FLASH, *RECURRENT, *OTHER_ATTENTION])])
 def test_flash_attention_leaks_in_these_families_and_otherwise_refuses_what_it_cannot_keep_apart(family):
     with flash_attn_installed():
-        (verdict,) = probe(tiny_model(family), [FLASH])
+        (verdict,) = check(tiny_model(family), [FLASH])
     expected = "safe" if (family, FLASH) in SAFE or family == "falcon-7b" else "refuses"
     assert verdict.answer == ("leaks" if family in LEAK_BY_FLASH else expected)
 
@@ -322,7 +322,7 @@ def test_python_of_flash_attention_keeps_documents_apart(family, version, dtype)
     if not importlib.util.find_spec("flash_attn"):
         pytest.skip("flash-attn is not installed; tests/test_flash_attention.py installs it")
     with flash_attn_installed(version) as calls:
-        (verdict,) = probe(tiny_model(family, dtype=dtype), [f"flash_attention_{version}"])
+        (verdict,) = check(tiny_model(family, dtype=dtype), [f"flash_attention_{version}"])
     assert verdict.safe
     assert calls
 
@@ -351,7 +351,7 @@ def test_layers_that_refuse_boundaries_without_their_kernels_leak_with_positions
 @pytest.mark.nightly
 def test_attention_that_is_not_ours_is_refused_or_not_in_the_table_of_others():
     for family in OTHER_ATTENTION:
-        (verdict,) = probe(tiny_model(family), [IMPLEMENTATION])
+        (verdict,) = check(tiny_model(family), [IMPLEMENTATION])
         assert verdict.answer == ("safe" if family in OURS_SINCE_5_24 else "refuses"), family
 
 

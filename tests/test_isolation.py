@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from packer.attention import IMPLEMENTATION, load_model  # noqa: E402  needs torch, as all that follows
-from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.load_model import load_small_model  # noqa: E402
 from tests.helpers.families import tiny_gemma3, tiny_model, tiny_paligemma  # noqa: E402
 from tests.helpers.isolation import NARROW, answers, longrope, save_config  # noqa: E402
@@ -31,7 +30,7 @@ def _warnings():
 
 
 def test_a_safe_model_moves_nothing_and_is_as_alone():
-    for verdict in packer.attention.probe(tiny_model("qwen3")):
+    for verdict in packer.check(tiny_model("qwen3")):
         assert verdict.safe
         assert verdict.moved == 0
         assert max(verdict.loss, verdict.gradients) < 1e-5
@@ -39,7 +38,7 @@ def test_a_safe_model_moves_nothing_and_is_as_alone():
 
 
 def test_a_leak_is_measured_explained_and_remedied():
-    eager, sdpa, ours = probe(tiny_model("opt"))
+    eager, sdpa, ours = packer.check(tiny_model("opt"))
     assert ours.safe
     for verdict in (eager, sdpa):
         assert verdict.answer == "leaks"
@@ -49,7 +48,7 @@ def test_a_leak_is_measured_explained_and_remedied():
 
 
 def test_the_remedy_is_another_implementation_where_ours_refuses():
-    eager, sdpa, ours = probe(tiny_model("gemma2"))
+    eager, sdpa, ours = packer.check(tiny_model("gemma2"))
     assert eager.safe
     assert sdpa.answer == ours.answer == "refuses"
     assert sdpa.remedy == ours.remedy == 'train with attn_implementation="eager"'
@@ -62,7 +61,7 @@ def test_a_model_that_would_not_show_a_leak_is_unclear():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.self_attn.v_proj.weight.zero_()
-    assert set(answers(probe(model)).values()) == {"unclear"}
+    assert set(answers(packer.check(model)).values()) == {"unclear"}
 
 
 def test_a_model_that_makes_nan_is_not_safe():
@@ -70,22 +69,24 @@ def test_a_model_that_makes_nan_is_not_safe():
     with torch.no_grad():
         model.lm_head.weight[5] = torch.nan
     with pytest.raises(PackerError, match=r"LlamaForCausalLM fails on a single document.*a loss that is not a number"):
-        probe(model, [IMPLEMENTATION])
+        packer.check(model, [IMPLEMENTATION])
 
 
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float32])
 def test_every_dtype_tells_safe_from_leaking(dtype):
-    assert set(answers(probe(tiny_model("qwen3", dtype=dtype))).values()) == {"safe"}
-    assert set(answers(probe(tiny_model("qwen3_moe", dtype=dtype))).values()) == {"safe"}
-    assert answers(probe(tiny_model("opt", dtype=dtype)))["sdpa"] == "leaks"
+    assert set(answers(packer.check(tiny_model("qwen3", dtype=dtype))).values()) == {"safe"}
+    assert set(answers(packer.check(tiny_model("qwen3_moe", dtype=dtype))).values()) == {"safe"}
+    assert answers(packer.check(tiny_model("opt", dtype=dtype)))["sdpa"] == "leaks"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["phimoe", "dots1", "gemma4_text", "granite_swa"])
 def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
     """Tokens that go to another expert, and sums that nearly cancel, differ by more than many a leak."""
-    exact, rounded = (answers(probe(tiny_model(family, dtype=dtype))) for dtype in (torch.float32, torch.bfloat16))
+    exact, rounded = (
+        answers(packer.check(tiny_model(family, dtype=dtype))) for dtype in (torch.float32, torch.bfloat16)
+    )
     assert set(exact.values()) <= {"safe", "refuses"}
     assert rounded == exact
 
@@ -96,7 +97,7 @@ SMALL_MISMATCHES = {"phi3": longrope(4), "minicpm3": longrope(2)}
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("family", SMALL_MISMATCHES)
 def test_a_small_difference_that_rounding_does_not_explain_is_not_safe(family):
-    eager, sdpa, ours = probe(tiny_model(family, **SMALL_MISMATCHES[family]))
+    eager, sdpa, ours = packer.check(tiny_model(family, **SMALL_MISMATCHES[family]))
     assert ours.safe
     for verdict in (eager, sdpa):
         assert verdict.answer == "differs"
@@ -107,7 +108,7 @@ def test_a_small_difference_that_rounding_does_not_explain_is_not_safe(family):
 @pytest.mark.parametrize("family", ["axk2", "deepseek_v32", "glm_moe_dsa"])
 def test_tokens_selected_by_ties_are_not_safe_in_bfloat16(family):
     """Which of many scores of 0 are the largest depends on the length of the row."""
-    verdicts = probe(tiny_model(family, dtype=torch.bfloat16, index_n_heads=2))
+    verdicts = packer.check(tiny_model(family, dtype=torch.bfloat16, index_n_heads=2))
     assert answers(verdicts) == {"eager": "differs", "sdpa": "differs", IMPLEMENTATION: "refuses"}
     assert "computes with the attention mask, which packer_varlen does not make" in verdicts[-1].reason
 
@@ -116,7 +117,7 @@ def test_tokens_selected_by_ties_are_not_safe_in_bfloat16(family):
 
 
 def test_a_causal_model_whose_tokens_see_later_ones_is_not_safe():
-    eager, sdpa, ours = probe(tiny_paligemma())
+    eager, sdpa, ours = packer.check(tiny_paligemma())
     assert (eager.answer, sdpa.answer, ours.answer) == ("unclear", "leaks", "leaks")
     assert "eager and sdpa differ by" in eager.reason
     assert ours.moved == 0
@@ -127,7 +128,7 @@ def test_a_causal_model_whose_tokens_see_later_ones_is_not_safe():
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_both_ways_in_every_implementation_is_not_safe_for_a_causal_model(dtype):
-    verdicts = probe(tiny_model("gemma3_text", use_bidirectional_attention=True, dtype=dtype))
+    verdicts = packer.check(tiny_model("gemma3_text", use_bidirectional_attention=True, dtype=dtype))
     assert not any(verdict.safe for verdict in verdicts)
     assert set(answers(verdicts).values()) & {"leaks", "unclear"}
     assert any("changing a token moved earlier ones" in verdict.reason for verdict in verdicts)
@@ -136,7 +137,7 @@ def test_attention_both_ways_in_every_implementation_is_not_safe_for_a_causal_mo
 @pytest.mark.parametrize(("family", "changes"), [("llama3", {"vocab_size": 3}), ("gpt2", {"vocab_size": 4})])
 def test_a_model_with_special_tokens_alone_is_an_error_in_one_line(family, changes):
     with pytest.raises(PackerError, match=r"only [01] of [34] tokens of \w+ are not special, and the probe needs 12"):
-        probe(tiny_model(family, **changes))
+        packer.check(tiny_model(family, **changes))
 
 
 @pytest.mark.nightly(after=1)
@@ -145,15 +146,15 @@ def test_a_difference_as_small_as_rounding_is_not_called_safe_in_bfloat16(positi
     """Queries that are scaled by their place in the batch move packed documents by 3%."""
     changes = {"floor_scale": 8, "num_hidden_layers": 2, "attn_temperature_tuning": True} if position else {}
     for dtype in (torch.float32, torch.bfloat16):
-        (verdict,) = probe(tiny_model("llama4_text", dtype=dtype, **changes), ["sdpa"])
+        (verdict,) = packer.check(tiny_model("llama4_text", dtype=dtype, **changes), ["sdpa"])
         assert verdict.answer == ("differs" if position else "safe")
 
 
 def test_positions_that_begin_elsewhere_are_the_remedy_where_they_make_it_safe():
     model = tiny_model("roberta", pad_token_id=3)
     remedy = "train with packer.attention.use(model) on packer.batches(..., position_offset=4)"
-    assert {verdict.remedy for verdict in packer.attention.probe(model)} == {remedy}
-    assert "--max-segments 1" in probe(tiny_model("bloom"), ["eager"])[0].remedy
+    assert {verdict.remedy for verdict in packer.check(model)} == {remedy}
+    assert "--max-segments 1" in packer.check(tiny_model("bloom"), ["eager"])[0].remedy
 
 
 @pytest.mark.parametrize("fault", ["window", "gradients"])
@@ -168,7 +169,7 @@ def test_a_window_that_is_lost_and_gradients_that_are_wrong_alone_are_noticed(mo
 
     segment_attention = transformers_hook.segment_attention
     monkeypatch.setattr(transformers_hook, "segment_attention", faulty)
-    (verdict,) = probe(tiny_model("mistral"), [IMPLEMENTATION])
+    (verdict,) = packer.check(tiny_model("mistral"), [IMPLEMENTATION])
     assert verdict.answer == "differs"
     if fault == "gradients":
         assert max(verdict.moved, verdict.loss) < 1e-5 < verdict.gradients
@@ -191,7 +192,7 @@ def test_a_window_that_is_lost_and_gradients_that_are_wrong_alone_are_noticed(mo
     ],
 )
 def test_trees_have_a_verdict_for_each_implementation(family, expected):
-    verdicts = probe(tiny_model(family))
+    verdicts = packer.check(tiny_model(family))
     assert {verdict.implementation: verdict.trees for verdict in verdicts} == expected
     for verdict in verdicts:
         assert (verdict.trees == "safe") == (verdict.trees_reason == "")
@@ -201,7 +202,7 @@ def test_trees_have_a_verdict_for_each_implementation(family, expected):
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_trees_are_judged_in_every_dtype(dtype):
-    assert all(verdict.trees == "safe" for verdict in probe(tiny_model("qwen3_moe", dtype=dtype)))
+    assert all(verdict.trees == "safe" for verdict in packer.check(tiny_model("qwen3_moe", dtype=dtype)))
 
 
 @pytest.mark.parametrize("fault", ["range", "position", "window"])
@@ -218,22 +219,22 @@ def test_a_tree_that_is_computed_wrongly_differs(monkeypatch, fault):
 
     tree_attention = transformers_hook.tree_attention
     monkeypatch.setattr(transformers_hook, "tree_attention", faulty)
-    (verdict,) = probe(tiny_model("mistral"), [IMPLEMENTATION])
+    (verdict,) = packer.check(tiny_model("mistral"), [IMPLEMENTATION])
     assert (verdict.answer, verdict.trees) == ("safe", "differs")
     assert verdict.trees_reason.startswith("documents in a tree and single ones differ by 0.")
 
 
 def test_attention_without_masks_refuses_trees():
     with flash_attn_installed():
-        (verdict,) = probe(tiny_model("qwen3"), ["flash_attention_2"])
+        (verdict,) = packer.check(tiny_model("qwen3"), ["flash_attention_2"])
     assert (verdict.answer, verdict.trees) == ("safe", "refuses")
     assert verdict.trees_reason == "it takes neither a tree nor a mask of one"
 
 
 def test_flash_attn_is_probed_where_it_is_installed():
-    assert "flash_attention_2" not in answers(probe(tiny_model("opt")))
+    assert "flash_attention_2" not in answers(packer.check(tiny_model("opt")))
     with flash_attn_installed():
-        found = answers(probe(tiny_model("opt")))
+        found = answers(packer.check(tiny_model("opt")))
     assert found["flash_attention_2"] == "safe"
     assert found["sdpa"] == "leaks"
 
@@ -242,7 +243,7 @@ def test_flash_attn_is_probed_where_it_is_installed():
 def test_newer_kernels_are_probed_where_they_are_installed(monkeypatch, version):
     name = f"is_flash_attn_{version}_available"
     monkeypatch.setattr(transformers.utils.import_utils, name, lambda: True)
-    assert f"flash_attention_{version}" in answers(probe(tiny_model("qwen3")))
+    assert f"flash_attention_{version}" in answers(packer.check(tiny_model("qwen3")))
 
 
 def test_the_model_is_left_as_it_was():
@@ -250,7 +251,7 @@ def test_the_model_is_left_as_it_was():
     model.model.norm.weight.grad = torch.ones(32)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.random.get_rng_state()
-    assert all(verdict.safe for verdict in probe(model))
+    assert all(verdict.safe for verdict in packer.check(model))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert model.config._attn_implementation == "eager"
     assert model.config.attention_dropout == model.model.layers[0].self_attn.attention_dropout == 0.1
@@ -263,13 +264,13 @@ def test_the_model_is_left_as_it_was():
 
 def test_a_model_that_was_switched_already_is_compared_with_the_plain_way():
     model = packer.attention.use(tiny_model("gemma2"))
-    assert answers(probe(model)) == {"eager": "safe", "sdpa": "refuses", IMPLEMENTATION: "refuses"}
+    assert answers(packer.check(model)) == {"eager": "safe", "sdpa": "refuses", IMPLEMENTATION: "refuses"}
     assert model.config._attn_implementation == IMPLEMENTATION
 
 
 def test_the_language_model_of_several_parts_is_judged_and_left_as_it_was():
     model = tiny_gemma3()
-    assert answers(probe(model, [IMPLEMENTATION, "sdpa", "eager"])) == {
+    assert answers(packer.check(model, [IMPLEMENTATION, "sdpa", "eager"])) == {
         IMPLEMENTATION: "safe",
         "sdpa": "safe",
         "eager": "safe",
@@ -279,7 +280,7 @@ def test_the_language_model_of_several_parts_is_judged_and_left_as_it_was():
 
 def test_a_model_that_does_not_run_is_an_error():
     with pytest.raises(PackerError, match=r"LlamaModel fails on a single document.*no attribute 'logits'"):
-        probe(tiny_model("llama3").model)
+        packer.check(tiny_model("llama3").model)
 
 
 # ---- models to probe ----
@@ -344,12 +345,12 @@ def test_layers_that_share_keys_and_values_are_kept_beside_those_they_share(tmp_
     assert config.num_kv_shared_layers == (5 if family == "gemma3n_text" and shared else 4 if shared else 0)
     own = layers - config.num_kv_shared_layers
     assert set(config.layer_types[own:]) <= set(config.layer_types[:own])
-    assert answers(probe(opened.model, ["sdpa"]))["sdpa"] in ("safe", "unclear")
+    assert answers(packer.check(opened.model, ["sdpa"]))["sdpa"] in ("safe", "unclear")
 
 
 def test_a_loss_over_the_whole_batch_is_left_out_of_the_comparison(tmp_path):
     folder = save_config(tmp_path, "mixtral", num_local_experts=4, **NARROW, **LOSS_OF_BATCH)
-    assert set(answers(probe(load_small_model(str(folder)).model)).values()) == {"safe"}
+    assert set(answers(packer.check(load_small_model(str(folder)).model)).values()) == {"safe"}
 
 
 def test_the_language_model_of_several_parts_is_probed(tmp_path):
@@ -373,7 +374,7 @@ def test_a_model_with_images_that_has_no_language_model_class_is_probed_whole(tm
     opened = load_small_model(str(save_config(tmp_path, family, text_config=text, vision_config=vision)))
     assert type(opened.model).__name__.endswith("ForConditionalGeneration")
     assert (opened.layers, opened.all_layers) == (2, 3)
-    assert answers(probe(opened.model, [IMPLEMENTATION])) == {IMPLEMENTATION: "safe"}
+    assert answers(packer.check(opened.model, [IMPLEMENTATION])) == {IMPLEMENTATION: "safe"}
     assert sum(parameter.numel() for parameter in opened.model.parameters()) < 20_000_000
 
 
@@ -513,7 +514,7 @@ def test_check_of_a_model_in_bfloat16_as_on_a_gpu_probes_float32_as_well(monkeyp
     result = check("model")
     assert result.exit_code == code, result.output
     assert "bfloat16 and float32 on cpu" in result.stdout
-    expected = answers(probe(tiny_model(family, **changes)))
+    expected = answers(packer.check(tiny_model(family, **changes)))
     assert {row.split()[0]: row.split()[1] for row in result.stdout.splitlines()[2:5]} == expected
 
 

@@ -18,7 +18,6 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
 )
 
 from packer.attention import IMPLEMENTATION, transformers_hook  # noqa: E402
-from packer.attention.isolation import LONGEST, probe  # noqa: E402
 from packer.attention.load_model import (  # noqa: E402
     HARMLESS,
     THRESHOLDS,
@@ -29,6 +28,7 @@ from packer.attention.load_model import (  # noqa: E402
     thresholds_above,
 )
 from packer.cli.reading_commands import render_verdicts  # noqa: E402
+from packer.isolation.check_model import LONGEST, check  # noqa: E402
 from tests.helpers.families import tiny_model  # noqa: E402
 from tests.helpers.isolation import NARROW, answers, save_config  # noqa: E402
 
@@ -153,7 +153,7 @@ def test_every_argument_that_a_model_hands_to_attention_is_taken_or_refused():
 )
 def test_rope_by_the_longest_document_is_unsafe_but_for_ours(tmp_path, family, changes):
     head = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200, "eos_token_id": 1, "bos_token_id": 1}
-    eager, sdpa, ours = probe(
+    eager, sdpa, ours = check(
         load_small_model(str(save_config(tmp_path, family, **{**NARROW, **head, **changes}))).model
     )
     assert ours.safe
@@ -167,7 +167,7 @@ def test_sparse_blocks_that_are_counted_from_the_start_of_the_batch_are_unsafe(t
     layers = {"num_hidden_layers": 2, "layer_types": ["full_attention", "minimax_m3_sparse"]}
     sizes = {**NARROW, "head_dim": 16, "index_n_heads": 2, "num_local_experts": 4, "vocab_size": 200}
     opened = load_small_model(str(save_config(tmp_path, "minimax_m3_vl_text", **{**sizes, **layers})))
-    eager, sdpa, ours = probe(opened.model)
+    eager, sdpa, ours = check(opened.model)
     assert {eager.answer, sdpa.answer} <= {"leaks", "differs"}
     assert ours.answer == "refuses"
     assert "selected blocks of tokens" in ours.reason
@@ -175,7 +175,7 @@ def test_sparse_blocks_that_are_counted_from_the_start_of_the_batch_are_unsafe(t
 
 def test_a_window_that_ends_with_the_row_and_not_with_the_document_is_unsafe(tmp_path):
     opened = load_small_model(str(save_config(tmp_path, "doge", **NARROW, num_hidden_layers=2, vocab_size=200)))
-    assert not any(verdict.safe for verdict in probe(opened.model, ["eager", "sdpa"]))
+    assert not any(verdict.safe for verdict in check(opened.model, ["eager", "sdpa"]))
 
 
 # ---- or says how far it reaches ----
@@ -192,7 +192,7 @@ def test_a_window_that_ends_with_the_row_and_not_with_the_document_is_unsafe(tmp
 )
 def test_a_model_with_its_own_thresholds_gets_a_verdict_up_to_them(family, changes, thresholds):
     model = tiny_model(family, **changes)
-    verdicts = probe(model)
+    verdicts = check(model)
     assert set(answers(verdicts).values()) == {"safe"}
     assert all(verdict.thresholds == thresholds for verdict in verdicts)
 
@@ -200,6 +200,6 @@ def test_a_model_with_its_own_thresholds_gets_a_verdict_up_to_them(family, chang
 def test_the_table_says_how_far_the_verdict_reaches():
     model = tiny_model("mistral", sliding_window=4096)
     small = SmallModel(model=model, layers=2, all_layers=2)
-    table = "\n".join(render_verdicts(small, probe(model, [IMPLEMENTATION])))
+    table = "\n".join(render_verdicts(small, check(model, [IMPLEMENTATION])))
     reach = "(shown for batches of up to 4,096 tokens, not beyond sliding_window 4,096)"
     assert reach in table.splitlines()

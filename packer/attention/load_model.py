@@ -169,7 +169,7 @@ def load_small_model(name: str) -> SmallModel:
         return SmallModel(model=model, layers=len(kept), all_layers=config.get_text_config().num_hidden_layers)
     raise PackerError(
         f"{name}: transformers {transformers.__version__} cannot create a model from this config ({failure}): create "
-        "one in Python and pass it to packer.attention.probe"
+        "one in Python and pass it to packer.check"
     )
 
 
@@ -263,7 +263,7 @@ def _kept_layers(name: str, config: PretrainedConfig, create: Factory) -> list[i
     if not isinstance(depth, int):
         raise PackerError(
             f"{name}: {config.model_type} has no single number of layers, so they cannot be cut: create a small "
-            "model in Python and pass it to packer.attention.probe"
+            "model in Python and pass it to packer.check"
         )
     try:
         with torch.device("meta"):
@@ -272,7 +272,7 @@ def _kept_layers(name: str, config: PretrainedConfig, create: Factory) -> list[i
         raise PackerError(
             f"{name}: transformers {transformers.__version__} cannot create a model from this config "
             f"({type(error).__name__}: {one_line(error)}): correct config.json, or create a model in Python and pass "
-            "it to packer.attention.probe"
+            "it to packer.check"
         ) from error
     config = config.get_text_config()
     layer_types = getattr(config, "layer_types", None) or [None] * depth

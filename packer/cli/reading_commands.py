@@ -23,8 +23,8 @@ from packer.progress import progress_bars
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:
-    from packer.attention.isolation import Verdict
     from packer.attention.load_model import SmallModel
+    from packer.isolation.check_model import Verdict
 
 
 @command(
@@ -90,14 +90,15 @@ def check(model: str, attn: str | None, position_offset: int, *, as_json: bool) 
     """
     from transformers.utils import logging
 
-    from packer.attention.isolation import installed_implementations, probe
     from packer.attention.load_model import load_small_model
+    from packer.isolation.check_model import check as check_model
+    from packer.isolation.check_model import installed_implementations
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # the verdicts include what its warnings say
     opened = load_small_model(model)
     names = installed_implementations()
     asked_for = [*names, *([attn] if attn and attn not in names else [])]
-    verdicts = probe(opened.model, asked_for, position_offset=position_offset)
+    verdicts = check_model(opened.model, asked_for, position_offset=position_offset)
     content = {
         "model": model,
         "architecture": type(opened.model).__name__,

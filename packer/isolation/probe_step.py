@@ -118,7 +118,7 @@ def probe(
     the batch in which one document is changed at a time, which must not change the losses of others. Every document is
     changed in its last token, in all tokens, and to one token that repeats. The losses of the others must have no
     gradient in its tokens. In format "tree", a document is a tree, of which each node counts as a document.
-    `packer.attention.probe` and `packer check` test Hugging Face models without a step.
+    `packer.check` and `packer check` test Hugging Face models without a step.
 
         def step(batch):                                     # no dropout, no update of the weights
             logits = model(batch["input_ids"], batch["position_ids"])

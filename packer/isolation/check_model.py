@@ -26,7 +26,7 @@ from transformers.utils import import_utils  # isort: skip
 
 from packer.attention.document_attention import IMPLEMENTATION, KERNEL_DTYPES, block_mask, dense_mask
 from packer.attention.load_model import one_line, seeded, thresholds_above
-from packer.attention.probe_step import Step, StepLeaks, StepProbe, StepResult, gradients_apart
+from packer.isolation.probe_step import Step, StepLeaks, StepProbe, StepResult, gradients_apart
 from packer.loader.batch_formats import BatchFormat, batch_format
 
 EXACT = ("eager", "sdpa", IMPLEMENTATION)
@@ -131,7 +131,7 @@ def installed_implementations() -> list[str]:
     return ["eager", "sdpa", IMPLEMENTATION, *flash]
 
 
-def probe(
+def check(
     model: PreTrainedModel, implementations: Sequence[str] | None = None, *, position_offset: int = 0
 ) -> list[Verdict]:
     """Test for each attention implementation whether documents in a packed batch affect each other.
@@ -164,11 +164,11 @@ def probe(
             cast("torch.nn.Module", exact).to(torch.float32)  # in place
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the kernels lack float32 and small heads
-            check = _Check(exact, position_offset)
-            verdicts = [check.judge(name) for name in names if exact is rounded or name in EXACT]
+            checker = _Check(exact, position_offset)
+            verdicts = [checker.judge(name) for name in names if exact is rounded or name in EXACT]
         if exact is not rounded:
-            check = _Check(rounded, position_offset, exact=check)
-            verdicts = _in_both(list(map(check.judge, names)), verdicts)
+            checker = _Check(rounded, position_offset, exact=checker)
+            verdicts = _in_both(list(map(checker.judge, names)), verdicts)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
             remedy = _remedy_by_offset(rounded, verdicts) or remedy
