@@ -101,11 +101,11 @@ def test_over_epochs_every_row_of_a_dataset_is_used_equally_often(dataset, epoch
 def test_the_shards_of_an_epoch_hold_its_rows(dataset, epoch):
     sizes = dataset.shard_rows
     starts = np.cumsum(sizes) - sizes
-    pieces = dataset.pieces(epoch).tolist()
-    assert [number for _, first, end in pieces for number in range(first, end)] == list(
+    ranges = dataset.shard_ranges(epoch).tolist()
+    assert [number for _, first, end in ranges for number in range(first, end)] == list(
         range(dataset.first_number(epoch), dataset.first_number(epoch + 1))
     )
-    for shard, first, end in pieces:
+    for shard, first, end in ranges:
         stored = dataset.stored_rows(np.arange(first, end))
         assert ((stored >= starts[shard]) & (stored < starts[shard] + sizes[shard])).all()
 

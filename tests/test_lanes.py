@@ -22,10 +22,10 @@ def rows_in(shard_rows, **options):
     return Rows([1] * sum(shard_rows), tuple(shard_rows[:-1]), **options)
 
 
-def pieces_of(shard_rows):
+def ranges_of(shard_rows):
     """The shards of any epoch, as `LaneOrder` wants them."""
-    pieces = whole_shards(shard_rows)
-    return lambda epoch: pieces
+    ranges = whole_shards(shard_rows)
+    return lambda epoch: ranges
 
 
 @st.composite
@@ -46,7 +46,7 @@ def test_steps_equal_those_of_the_slow_twin(shard_rows, layout, window, seed, ep
     )
     options = {"lanes": lanes, "window": window, "seed": seed, "global_batch": global_batch, "world_size": world_size}
     for rank in range(world_size):
-        order = LaneOrder(pieces=pieces_of(shard_rows), rank=rank, **options)
+        order = LaneOrder(shard_ranges=ranges_of(shard_rows), rank=rank, **options)
         own = slice(rank * lanes // world_size, (rank + 1) * lanes // world_size)
         for step, parts in enumerate(expected):
             turns = range(global_batch // lanes)
@@ -63,7 +63,7 @@ def test_shards_are_announced_before_their_rows_are_read(shard_rows, layout, win
     taken = global_batch // lanes
     for rank in range(world_size):
         order = LaneOrder(
-            pieces=pieces_of(shard_rows), global_batch=global_batch, rank=rank, world_size=world_size, **options
+            shard_ranges=ranges_of(shard_rows), global_batch=global_batch, rank=rank, world_size=world_size, **options
         )
         for step in range(-(-sum(shard_rows) // global_batch)):
             now, upcoming = set(), set()
@@ -93,12 +93,12 @@ def test_a_rank_reads_the_same_shards_in_every_epoch_and_few_that_others_read():
     options = {"lanes": 16, "window": 2, "seed": 5, "global_batch": 16, "world_size": 4}
     shards = []
     for rank in range(4):
-        order = LaneOrder(pieces=pieces_of(shard_rows), rank=rank, **options)
+        order = LaneOrder(shard_ranges=ranges_of(shard_rows), rank=rank, **options)
         epochs = [{row // 10 for step in range(40) for row in order.rows_of_step(epoch, step)} for epoch in range(3)]
         assert epochs[0] == epochs[1] == epochs[2]
         shards.append(epochs[0])
     assert sum(map(len, shards)) == 64
-    uneven = [LaneOrder(pieces=pieces_of([7, *shard_rows]), rank=rank, **options) for rank in range(4)]
+    uneven = [LaneOrder(shard_ranges=ranges_of([7, *shard_rows]), rank=rank, **options) for rank in range(4)]
     read = [{shard for step in range(41) for shard in order.shards_of_step(0, step)[0]} for order in uneven]
     assert sum(map(len, read)) <= 65 + 3  # a shard where the lanes of two ranks meet is read by both
 
@@ -108,7 +108,13 @@ def test_memory_grows_with_the_rows_of_a_window_and_not_with_those_of_the_datase
     tracemalloc.start()
     try:
         order = LaneOrder(
-            pieces=pieces_of([50_000] * 20_480), lanes=64, window=2, seed=0, global_batch=640, rank=3, world_size=64
+            shard_ranges=ranges_of([50_000] * 20_480),
+            lanes=64,
+            window=2,
+            seed=0,
+            global_batch=640,
+            rank=3,
+            world_size=64,
         )
         for step in (0, 1, 700_000, 1_599_999):
             assert len(order.rows_of_step(0, step)) == 10
@@ -179,7 +185,9 @@ def test_imbalance_is_not_measured_in_lanes():
 def test_every_row_of_a_lane_stands_anywhere_equally_often():
     """Chi-squared of (row, place) over 2,000 epochs, wrong by chance once in 10,000 times."""
     shard_rows, epochs = [4, 4, 4, 4], 2000
-    order = LaneOrder(pieces=pieces_of(shard_rows), lanes=2, window=1, seed=1, global_batch=2, rank=0, world_size=1)
+    order = LaneOrder(
+        shard_ranges=ranges_of(shard_rows), lanes=2, window=1, seed=1, global_batch=2, rank=0, world_size=1
+    )
     lanes = [order.rows_of_step(0, step) for step in range(8)]
     counts = np.zeros((2, 16, 8))
     for epoch in range(epochs):
@@ -198,7 +206,7 @@ def test_within_a_window_the_place_of_a_row_says_nothing_about_its_number():
     found = []
     for seed in range(200):
         order = LaneOrder(
-            pieces=pieces_of([25, 15, 20]), lanes=1, window=3, seed=seed, global_batch=1, rank=0, world_size=1
+            shard_ranges=ranges_of([25, 15, 20]), lanes=1, window=3, seed=seed, global_batch=1, rank=0, world_size=1
         )
         rows = [order.rows_of_step(seed % 3, step)[0] for step in range(60)]
         found.append(np.corrcoef(np.arange(60), rows)[0, 1] * 59**0.5)

@@ -1,6 +1,6 @@
-"""Trainers by name: what a user writes to train with each, and the files and columns of those that read an export.
+"""Trainers by name: what a user writes to train with each, and which files and columns it reads as an export.
 
-`STEPS` has all trainers, `TARGETS` those with an export. Importing them is cheap.
+`STEPS` has all trainers, `TARGETS` the trainers that need an export. Importing this module is cheap.
 """
 
 from __future__ import annotations

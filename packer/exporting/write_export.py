@@ -107,7 +107,7 @@ def export(
     """Write a packed dataset in the format of another trainer; an export that is complete is left as it is.
 
     Each shard is written by itself, and a record batch at a time, so that each worker holds a few MB in memory. The
-    arguments are those of `packer.export`; the job is done by this process alone.
+    arguments are documented at `packer.export`. This process does the whole job.
     """
     if as_target(to) not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
@@ -308,7 +308,7 @@ def _writer(target: Target, files: list[HashingFile], schema: pa.Schema, compres
 
 
 def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
-    """Return the Arrow schema of a target's files, from that of the shards."""
+    """Return the Arrow schema of a target's files, given the schema of the shards."""
     types = {name: pa.type_for_alias(values) for name, values in target.columns.items()}
     types = types or {field.name: field.type.value_type for field in rows}
     return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])

@@ -65,7 +65,7 @@ class BatchFormat(ABC):
                 raise PackerError(f"{name} is {value!r}: pass a list of columns, as in [{value!r}]")
 
     def __call__(self, rows: Sequence[Mapping[str, Any]], *, epoch: int | None = None) -> Any:
-        """Return the batch of rows; `epoch` is that of the masks, by default the one of the sampler, or else 0."""
+        """Return the batch of rows, with masks drawn for `epoch`: by default the epoch of the sampler, otherwise 0."""
         if epoch is None:
             epoch = getattr(rows, "epoch", None) or 0
         check_range("epoch", epoch)
@@ -103,7 +103,7 @@ class ModelBatch(BatchFormat):
 class HFBatch(ModelBatch):
     """One sequence of the real tokens, without padding, for Hugging Face models.
 
-    The keys are those of transformers' DataCollatorWithFlattening, plus `use_cache`:
+    transformers' DataCollatorWithFlattening returns the same keys, except for `use_cache`:
 
         input_ids, labels, position_ids   int64, shape (1, T); labels are -100 at the first token of every segment
         seq_idx                           int32, shape (1, T): number of the token's segment
@@ -384,7 +384,7 @@ FORMATS: dict[str, type[BatchFormat]] = {
 
 
 def batch_format(name: str, **options: Any) -> BatchFormat:
-    """Return the record of a format, given its name and options; a PackerError names those that it does not have."""
+    """Return the record of a format, given its name and options. Raises PackerError if the format lacks an option."""
     if name not in FORMATS:
         raise PackerError(f"format is {name!r}: choose one of {', '.join(FORMATS)}")
     for option in options:
@@ -418,7 +418,7 @@ def _examples(**columns: Sequence[object] | NDArray[Any]) -> list[dict[str, Any]
 
 
 def _warned(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the labels of a batch for a Hugging Face model; warn if none of them is trained."""
+    """Return the labels of a batch for a Hugging Face model; warn if all are -100."""
     if not (labels != NO_LOSS).any():
         warnings.warn(
             "no token of a batch is trained, so the loss of a Hugging Face model, which is a mean, is NaN: pass "
@@ -489,7 +489,7 @@ def mask_tokens(
 def _choose(
     fixed: NDArray[np.bool_], cu_seqlens: NDArray[np.int64], random: NDArray[np.uint64], probability: float
 ) -> NDArray[np.int64]:
-    """Return the tokens to mask, by index: in each segment, a share of those that are not `fixed`, by their draws."""
+    """Return the indices of the tokens to mask: in each segment, a share of the tokens that are not `fixed`."""
     # From here on, tokens are numbered without the fixed ones: token i is input_ids[free[i]].
     free = np.flatnonzero(~fixed)
     starts = np.searchsorted(free, cu_seqlens)  # first token of each segment
@@ -543,8 +543,8 @@ class MaskedLM:
     least one. By default, 80% of the chosen tokens become the mask token, 10% a random token, and 10% are kept.
 
     The draw of each token is a hash of seed, epoch, document and position in the document: a document is masked the
-    same way in any row, batch, rank or worker, and differently in each epoch. Each piece of a split document is a
-    segment of its own.
+    same way in any row, batch, rank or worker, and differently in each epoch. Each part of a split document is a
+    separate segment.
 
     Raises:
         PackerError: a number is out of its range.
@@ -554,7 +554,7 @@ class MaskedLM:
     """Token id of the mask token."""
 
     vocab_size: int
-    """Number of token ids; random tokens are drawn from those that are not special."""
+    """Number of token ids; random tokens are drawn from all ids that are not special."""
 
     special_ids: Sequence[int]
     """Token ids that are neither chosen nor drawn, such as [CLS], [SEP], padding and mask tokens."""

@@ -95,7 +95,7 @@ class BatchSampler:
     numbers above, each rank gets `accumulation` = 4 batches per step. A step therefore sees the same rows for any
     number of ranks and workers. The remaining rows of an epoch form a last step with the same number of batches, some
     of which are smaller or empty, so that every row is seen once and all ranks have equally many batches.
-    (`PackedDataset` returns a row of padding for an empty batch, which trains nothing.)
+    (For an empty batch, `PackedDataset` returns a row of padding, which trains nothing.)
 
     The rows of the whole dataset are shuffled, which takes 40 bytes per row. With `lanes`, they are shuffled in lanes
     instead: the shards are dealt to this many lanes, every step takes equally many rows from each lane, and each rank
@@ -241,7 +241,7 @@ class BatchSampler:
         """Return the position in this epoch, as plain values that are the same on every rank at the same batch.
 
         Args:
-            batches: batches of this epoch that this rank trained on; by default those that were yielded. Pass it if
+            batches: batches of this epoch that this rank trained on; by default, all that were yielded. Pass it if
                 batches are read ahead, as by a DataLoader with workers; torchdata's StatefulDataLoader saves the right
                 state automatically.
 
@@ -379,7 +379,7 @@ class BatchSampler:
     @cached_property
     def _lane_order(self) -> LaneOrder:
         return LaneOrder(
-            pieces=self.dataset.pieces,
+            shard_ranges=self.dataset.shard_ranges,
             lanes=self.lanes or 1,
             window=self.window,
             seed=self.seed,

@@ -44,18 +44,18 @@ class PackedDataset:
 
     A row is a dict of read-only arrays that view the mapped file:
 
-        input_ids, labels, position_ids   int32, shape (max_len,); the latter two if they were written. Tokens of rows
-                                          with trees are `tree_input_ids`
+        input_ids, labels, position_ids   int32, shape (max_len,); labels and positions only if they were written. In
+                                          rows with trees, tokens are `tree_input_ids`
         seq_lengths                       int32, shape (segments,): segment lengths in order, a padding tail last
         seq_tokens                        int32, shape (segments,): real tokens per segment, only with `--align`
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
         doc_starts                        int32, shape (segments,): offset of the segment in its document
 
-    Kept columns are included: those with max_len numbers per row, and those with one value per segment. The latter are
-    exact, and of one type in all rows: numbers and booleans are masked arrays (numpy.ma) of their type on disk, in
-    which missing values are masked; dates and times are datetime64 or timedelta64, with NaT where one is missing; all
-    others are Python objects, with None. A row of an index that is loaded without its source has only these and the
-    segment columns.
+    Kept columns are included, with max_len values per row or with one value per segment. Values per segment are exact,
+    and of one type in all rows: numbers and booleans are masked arrays (numpy.ma) of their type on disk, in which
+    missing values are masked; dates and times are datetime64 or timedelta64, with NaT where one is missing; everything
+    else is a Python object, with None for missing values. A row of an index that is loaded without its source has only
+    these and the segment columns.
 
     It is a map-style dataset for torch without importing torch. Pickling stores the path and the manifest (and the path
     of the cache for a dataset in object storage), so that each DataLoader worker maps the shards itself.
@@ -239,7 +239,7 @@ class PackedDataset:
         """Return the places of some rows among all stored rows, in the order of `segments`."""
         return numbers
 
-    def pieces(self, epoch: int) -> NDArray[np.int64]:
+    def shard_ranges(self, epoch: int) -> NDArray[np.int64]:
         """Return (shard, number of its first row, number after its last row) for the shards of an epoch."""
         return whole_shards(self.shard_rows)
 

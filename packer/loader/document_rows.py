@@ -15,7 +15,7 @@ from packer.stores import AnyPath
 
 
 class Segment(NamedTuple):
-    """A document, or a piece of one, in a row."""
+    """A document, or a part of one, in a row."""
 
     doc_id: int
     """Index of the document in its source."""
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
 
 
 class SourceSegment(NamedTuple):
-    """A segment in a row of several datasets; the first three fields are those of `Segment`."""
+    """A segment in a row of several datasets: a `Segment` that also names its dataset."""
 
     doc_id: int
     start: int
@@ -87,7 +87,7 @@ class DocumentRows(Sequence[list[Segment]]):
 class DocumentBatchSampler(BatchSampler):
     """A `BatchSampler` whose batches hold the documents of each row, as `DocumentRows` returns them.
 
-    Ranks, epochs and the state to resume from are those of `BatchSampler`.
+    Ranks, epochs and states work as in `BatchSampler`.
     """
 
     def __iter__(self) -> Iterator[Any]:

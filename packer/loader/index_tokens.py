@@ -28,9 +28,14 @@ from packer.token_memory import Spans, lengths_of
 class IndexTokens:
     """Columns with a value per token for the rows of an index. Can be pickled: each process maps the source itself."""
 
-    documents: Documents  # of the source, all of them checked
-    watch: Watch  # files of the source, which must stay as they are
-    row_format: RowFormat  # of rows with their tokens
+    documents: Documents
+    """Documents of the source, which have been checked."""
+
+    watch: Watch
+    """Watch of the files of the source, which must not change."""
+
+    row_format: RowFormat
+    """Format of the rows with their tokens."""
 
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
@@ -62,7 +67,7 @@ class IndexTokens:
         return {name: np.dtype(np.int32) for name in self.row_format.token_columns} | kept
 
     def fill(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows with their tokens; the arrays are new, and the same as those of the copied dataset.
+        """Return rows with their tokens, in new arrays that equal the columns of the copied dataset.
 
         Raises PackerError if a row does not fit the source, and SourceError if a file of the source was changed, or a
         token or label is out of range.

@@ -1,7 +1,7 @@
 """Opening packed datasets, one or several as one in given shares: `load`.
 
 An epoch of E rows takes c rows of each dataset, the next ones of its endless order (`RowStream`). Row numbers are
-places in the sequence of all epochs: epoch e has the rows e * E to (e + 1) * E - 1, those of the first dataset first.
+places in the sequence of all epochs: epoch e has the rows e * E to (e + 1) * E - 1, dataset by dataset.
 So a number alone says which row it is, in any process. Code that ignores epochs sees the rows of the first one.
 """
 
@@ -136,7 +136,7 @@ class Share:
 class CombinedDataset(PackedDataset):
     """Several packed datasets as one; `packer.load` makes it from a list of paths, or a mapping of paths to weights.
 
-    Paths and manifests are those of its `datasets`.
+    Each of its `datasets` has a path and a manifest.
     """
 
     def __init__(self, datasets: Sequence[PackedDataset], counts: Sequence[int], seed: int | None) -> None:
@@ -243,11 +243,11 @@ class CombinedDataset(PackedDataset):
             raise PackerError(f"epoch is {epoch}, and rows are numbered up to 2^63: choose a smaller epoch")
         return epoch * len(self)
 
-    def pieces(self, epoch: int) -> NDArray[np.int64]:
+    def shard_ranges(self, epoch: int) -> NDArray[np.int64]:
         """Return (shard, number of its first row, number after its last row) for the shards of an epoch."""
         parts = []
         for stream, count, first in zip(self._streams, self.counts, self._first_shards, strict=False):
-            parts.append(stream.pieces(epoch * count, (epoch + 1) * count) + np.array([first, 0]))
+            parts.append(stream.shard_counts(epoch * count, (epoch + 1) * count) + np.array([first, 0]))
         shards, counts = np.concatenate(parts).T
         ends = np.cumsum(counts) + self.first_number(epoch)
         return np.stack([shards, ends - counts, ends], axis=1)
@@ -321,7 +321,7 @@ def combine(
     tokens: int | str | None = None,
     seed: int | None = 0,
 ) -> CombinedDataset:
-    """Combine datasets in shares of rows; without weights, in those of their rows. `load` documents the arguments."""
+    """Combine datasets in shares of rows: `weights`, or all rows of each. `load` documents the arguments."""
     if not datasets:
         raise PackerError("there is no path: name at least one packed dataset")
     for other in datasets[1:]:
@@ -368,7 +368,10 @@ def _epoch_rows(
         )
     parts = list(zip(shares, datasets, strict=True))
     if tokens is not None:
-        size = round(_token_count(tokens) / sum(share * Fraction(one.tokens, len(one)) for share, one in parts))
+        wanted = as_amount(tokens)
+        if not isinstance(wanted, int) or wanted < 1:
+            raise PackerError(f"tokens is {tokens!r}: choose a number of tokens, as in 10000000000 or 10B")
+        size = round(wanted / sum(share * Fraction(one.tokens, len(one)) for share, one in parts))
         if not 1 <= size <= MOST_ROWS:
             raise PackerError(f"tokens is {tokens}: an epoch of so many has {size} rows, and needs from 1 to 2^40")
         return size
@@ -377,14 +380,6 @@ def _epoch_rows(
     if not hasattr(rows, "__index__") or not 1 <= index(rows) <= MOST_ROWS:
         raise PackerError(f"rows is {rows!r}: an epoch has a whole number of rows, from 1 to 2^40")
     return index(rows)
-
-
-def _token_count(tokens: int | str) -> int:
-    """Return a number of tokens that may be written as 10B."""
-    count = as_amount(tokens)
-    if not isinstance(count, int) or count < 1:
-        raise PackerError(f"tokens is {tokens!r}: choose a number of tokens, as in 10000000000 or 10B")
-    return count
 
 
 def _shares(datasets: Sequence[PackedDataset], weights: Sequence[float] | None) -> list[Fraction]:
@@ -406,7 +401,7 @@ def _refuse_misfits(first: PackedDataset, other: PackedDataset) -> None:
         "max_len": lambda dataset: dataset.max_len,
         "segments aligned to": lambda dataset: dataset.manifest.options.align,
         "rows with": lambda dataset: "trees" if TREE_INPUT_IDS in dataset.columns else "no trees",
-        "a tokenizer with hash": _tokenizer_of,
+        "a tokenizer with hash": lambda dataset: text.tokenizer if (text := dataset.manifest.source.text) else None,
         "columns": lambda dataset: ", ".join(sorted(dataset.columns)),
         "columns of the types": lambda dataset: ", ".join(
             f"{name} {kind}" for name, kind in sorted(dataset.types.items())
@@ -418,9 +413,3 @@ def _refuse_misfits(first: PackedDataset, other: PackedDataset) -> None:
             raise PackerError(
                 f"{first.path} has {name} {one}, and {other.path} {two}: combine datasets that were packed alike"
             )
-
-
-def _tokenizer_of(dataset: PackedDataset) -> str | None:
-    """Return the hash of the tokenizer; None if the source was tokenized already."""
-    text = dataset.manifest.source.text
-    return None if text is None else text.tokenizer

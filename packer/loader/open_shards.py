@@ -131,9 +131,9 @@ OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]
 class OpenShards:
     """Shards of a dataset that are open, at most `most` at a time. Several threads may read rows.
 
-    Opening more closes those that were opened first, except for shards that are kept. `open_one(number, close_one)`
-    opens a shard; `close_one` closes one that is not kept, and returns whether there was one. `open_one` must not refer
-    to the dataset, which would then never be freed.
+    To open more, the shards that were opened first are closed, unless they are kept. `open_one(number, close_one)`
+    opens a shard; `close_one` closes a shard that is not kept, and returns whether there was one. `open_one` must not
+    refer to the dataset, which would then never be freed.
     """
 
     def __init__(self, open_one: OpenOne, most: int) -> None:
@@ -145,7 +145,7 @@ class OpenShards:
 
     def open(self, number: int) -> OpenShard:
         """Return a shard; open it if it is not open."""
-        if self._pid != os.getpid():  # after a fork, locks are those of another process
+        if self._pid != os.getpid():  # after a fork, the locks belong to another process
             self.opened = {}
             self._start()
         with self._opening:

@@ -78,15 +78,15 @@ def whole_shards(shard_rows: Sequence[int]) -> NDArray[np.int64]:
 class Lane:
     """Rows of a lane in one epoch, in order.
 
-    `pieces`, shape (pieces, 3), has the number of the shard, of its first row in the lane, and of the row after the
-    last, in the order of the epoch. `key` is that of the draws that shuffle rows, or None for the order on disk.
+    `ranges`, shape (ranges, 3), has (shard, its first row in the lane, the row after its last one), in the order of the
+    epoch. `key` draws the order of rows; None keeps the order on disk.
     """
 
-    def __init__(self, pieces: NDArray[np.int64], *, window: int, key: np.uint64 | None) -> None:
+    def __init__(self, ranges: NDArray[np.int64], *, window: int, key: np.uint64 | None) -> None:
         self._key = key
-        count = -(-len(pieces) // window)
-        bounds = [number * len(pieces) // max(count, 1) for number in range(count + 1)]
-        self.windows = [pieces[first:last] for first, last in pairwise(bounds)]
+        count = -(-len(ranges) // window)
+        bounds = [number * len(ranges) // max(count, 1) for number in range(count + 1)]
+        self.windows = [ranges[first:last] for first, last in pairwise(bounds)]
         # place of each window's first row, and the end
         self._starts = [0, *accumulate(int((window[:, 2] - window[:, 1]).sum()) for window in self.windows)]
         self._read: tuple[int, NDArray[np.int64]] | None = None  # number and rows of the window that was read last
@@ -123,7 +123,7 @@ class LaneOrder:
     are consecutive parts of the dataset, each in the order on disk.
     """
 
-    pieces: Callable[[int], NDArray[np.int64]]
+    shard_ranges: Callable[[int], NDArray[np.int64]]
     """Function from an epoch to its shards, as `whole_shards` returns them."""
 
     lanes: int
@@ -168,31 +168,33 @@ class LaneOrder:
         if epoch not in self._lanes:
             self._lanes = {kept: self._lanes[kept] for kept in (epoch - 1, epoch + 1) if kept in self._lanes}
             key = None if self.seed is None else key_of(self.seed, LANE_ROWS, epoch)
-            own, dealt = self.lanes // self.world_size, self._dealt_pieces(epoch)
-            pieces = (self._pieces(dealt, epoch, number) for number in range(self.rank * own, (self.rank + 1) * own))
-            self._lanes[epoch] = [Lane(each, window=self.window, key=key) for each in pieces]
+            own, dealt = self.lanes // self.world_size, self._dealt_ranges(epoch)
+            ranges = (
+                self._ranges_of_lane(dealt, epoch, number) for number in range(self.rank * own, (self.rank + 1) * own)
+            )
+            self._lanes[epoch] = [Lane(each, window=self.window, key=key) for each in ranges]
         return self._lanes[epoch]
 
-    def _dealt_pieces(self, epoch: int) -> NDArray[np.int64]:
+    def _dealt_ranges(self, epoch: int) -> NDArray[np.int64]:
         """Return the shards of an epoch in the order in which they are dealt to lanes."""
-        pieces = self.pieces(epoch)
+        ranges = self.shard_ranges(epoch)
         if self.seed is None:
-            return pieces
-        keys = hashes_of(key_of(self.seed, LANES, 0), pieces[:, 0])
-        return pieces[np.argsort(keys, kind="stable")]
+            return ranges
+        keys = hashes_of(key_of(self.seed, LANES, 0), ranges[:, 0])
+        return ranges[np.argsort(keys, kind="stable")]
 
-    def _pieces(self, dealt: NDArray[np.int64], epoch: int, number: int) -> NDArray[np.int64]:
-        """Return the pieces of a lane in the order of an epoch, as `Lane` takes them."""
+    def _ranges_of_lane(self, dealt: NDArray[np.int64], epoch: int, number: int) -> NDArray[np.int64]:
+        """Return the ranges of shards in a lane in the order of an epoch, as `Lane` takes them."""
         ends = np.cumsum(dealt[:, 2] - dealt[:, 1])  # place after each shard's last row, among all dealt rows
         moved = dealt[:, 2] - ends  # from a place among the dealt rows to the row's number
         total = int(ends[-1])
         start, stop = number * total // self.lanes, (number + 1) * total // self.lanes
         firsts, lasts = np.maximum(dealt[:, 1] - moved, start), np.minimum(ends, stop)
-        pieces: NDArray[np.int64] = np.stack([dealt[:, 0], firsts + moved, lasts + moved], axis=1)[firsts < lasts]
+        ranges: NDArray[np.int64] = np.stack([dealt[:, 0], firsts + moved, lasts + moved], axis=1)[firsts < lasts]
         if self.seed is not None:
-            keys = hashes_of(key_of(self.seed, LANE_SHARDS, epoch), pieces[:, 0])
-            pieces = pieces[np.argsort(keys, kind="stable")]
-        return pieces
+            keys = hashes_of(key_of(self.seed, LANE_SHARDS, epoch), ranges[:, 0])
+            ranges = ranges[np.argsort(keys, kind="stable")]
+        return ranges
 
 
 _KEPT = 16  # passes whose order of shards is kept
@@ -228,7 +230,7 @@ class RowStream:
             found[here] = self._rows_in_pass(number, within[here])
         return found
 
-    def pieces(self, first: int, last: int) -> NDArray[np.int64]:
+    def shard_counts(self, first: int, last: int) -> NDArray[np.int64]:
         """Return (shard, rows) of each run of places within first:last whose rows are in one shard; shape (runs, 2)."""
         found = [np.zeros((0, 2), np.int64)]
         for number in range(first // self._rows, -(-last // self._rows)):
@@ -288,7 +290,7 @@ def steps_of_like_work(
     one row at a time, no other division of these rows lets ranks wait less. Steps of a window come in the order of
     their first rows in `order`, so that costs do not decrease within a window. Rows that fill no step stay at the end.
 
-    `order` has the row numbers, shape (rows,), and `costs` the cost of each of them, in the same order. Rows 4, 5, 6
+    `order` has the row numbers, shape (rows,), and `costs` their costs in the same order. Rows 4, 5, 6
     and 7 of costs [1, 9, 2, 8] in steps of 2 and a window of 2 -> [4, 6, 5, 7].
     """
     steps = len(order) // size

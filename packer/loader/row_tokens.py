@@ -49,8 +49,8 @@ class StaticShape:
 def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
     """Return one key per segment that identifies its document, shape (segments,); -1 for padding.
 
-    The key is `doc_ids`, except in a row of several datasets, in each of which doc_ids begin at 0. Keys are unique
-    below 2^40 documents.
+    The key is `doc_ids`. In a row of several datasets, each of which numbers its documents from 0, the key has the
+    number of the dataset, too. Keys are unique below 2^40 documents.
     """
     doc_ids: NDArray[np.int64] = row["doc_ids"]
     if SOURCE not in row:
@@ -69,7 +69,7 @@ class RowTokens:
     """Tokens of each row, the first so many."""
 
     lengths: NDArray[np.int64]
-    """Shape (segments,): segment lengths, those of padding included, wherever it is."""
+    """Shape (segments,): lengths of all segments, including padding."""
 
     doc_ids: NDArray[np.int64]
     """Shape (segments,): document of each segment; -1 for padding."""
@@ -122,14 +122,14 @@ class RowTokens:
                 f"a batch has {count:,} tokens in {len(self.lengths):,} segments, which cannot be padded to the static "
                 f"shape of {static.tokens:,} in {static.segments:,}: {_REMEDY}"
             )
-        pieces = np.ones(segments, np.int64)
+        added = np.ones(segments, np.int64)
         whole, rest = divmod(left - segments, max(static.max_len - 1, 1))
-        pieces[:whole] = static.max_len
-        pieces[whole : whole + 1] += rest
+        added[:whole] = static.max_len
+        added[whole : whole + 1] += rest
         return replace(
             self,
             static=static,
-            lengths=np.concatenate([self.lengths, pieces]),
+            lengths=np.concatenate([self.lengths, added]),
             doc_ids=np.concatenate([self.doc_ids, np.full(segments, PADDING, np.int64)]),
         )
 
@@ -272,7 +272,7 @@ def token_loss_weights(
     tokens: the loss of the unpacked batch with each sequence averaged separately, as in Krell et al. (arXiv
     2107.02027).
 
-    Per "sequence", each segment is averaged separately; per "document", all pieces of a split document in this batch
+    Per "sequence", each segment is averaged separately; per "document", all segments of a split document in this batch
     together. Labels are not shifted, and `lengths` of the segments sum to the number of labels.
 
     Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
@@ -349,7 +349,7 @@ class Nodes:
     """Document of its record that trains tokens of each node; -1 for padding."""
 
     firsts: NDArray[np.int64]
-    """Position of the first token of each node in its documents, which continues that of its parent."""
+    """Position of the first token of each node in its documents: where its parent ends."""
 
     @classmethod
     def of(cls, tokens: RowTokens) -> Nodes:
@@ -390,7 +390,7 @@ class Nodes:
     ) -> NDArray[np.float64]:
         """Return the weight of each token, as `token_loss_weights` does, of the separate documents of trees.
 
-        `doc_ids` has the key of the document of each segment. Per "document", all pieces of a split one are averaged
+        `doc_ids` has the key of the document of each segment. Per "document", all segments of a split one are averaged
         together.
         """
         check_loss_weights(per)
@@ -472,7 +472,7 @@ def examples_as_rows(examples: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def _items(items: Sequence[Mapping[str, Any]], noun: str, remedy: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (place, item) of the rows or examples of a batch, of which all or none have labels."""
+    """Yield (place, item) of the rows or examples of a batch; either all have labels, or none."""
     if isinstance(items, Mapping):
         raise PackerError(
             f"the batch is one mapping with the keys {', '.join(map(str, items))}: pass a list of {noun}s"

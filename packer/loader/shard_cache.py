@@ -148,7 +148,7 @@ class CacheSpace:
             return Wait.ROOM if lock is None else ReservedFile(part, lock)
 
     def publish(self, part: ReservedFile, path: Path) -> None:
-        """Give a shard that has been written its name; its lock becomes that of a reader before it can be evicted."""
+        """Give a written shard its final name. Its lock becomes a shared one before another process can evict it."""
         with self._mutex():
             part.path.rename(path)
             part.lock.change(shared=True)

@@ -30,7 +30,7 @@ def collate(rows: Sequence[Mapping[str, Any]], *, format: str = "hf", epoch: int
         format: `hf` or `hf_rows` for Hugging Face models, `encoder` for BERT and similar models, `trl`, `torchtitan`,
             `torchtune`, `megatron`, `segment_ids` for MaxText and JAX, or `tree` for rows packed with
             `--pairs` or `--share-prefixes`.
-        epoch: epoch of the masks; by default that of the BatchSampler that selected the rows, or else 0.
+        epoch: epoch for which masks are drawn; by default the epoch of the BatchSampler, otherwise 0.
         options: fields of the format's record in `packer.loader.batch_formats`, which documents them and the keys of
             the batch, such as `loss_weights` and `tensors`.
 
@@ -202,7 +202,7 @@ def masked_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights:
     """Return the summed cross-entropy of the masked tokens over `num_items`; like `causal_lm_loss` without a shift.
 
     Use it instead of the loss of a Hugging Face masked language model, which averages over each batch and ignores
-    `num_items_in_batch`. The labels are those of `collate(..., mlm=...)`; all else is as in `causal_lm_loss`.
+    `num_items_in_batch`. Pass the labels of `collate(..., mlm=...)`; other arguments are as in `causal_lm_loss`.
     """
     from torch.nn.functional import cross_entropy
 
@@ -214,7 +214,7 @@ def masked_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedSchedule:
-    """Hyperparameters of a packed run that correspond to those of a run with one document per row."""
+    """Hyperparameters of a packed run that correspond to a run with one document per row."""
 
     packing_factor: float
     """Documents per row."""

@@ -24,7 +24,7 @@ class Rows:
     def __len__(self):
         return len(self.lengths)
 
-    def pieces(self, epoch):
+    def shard_ranges(self, epoch):
         return whole_shards(self.shard_rows)
 
     def first_number(self, epoch):
