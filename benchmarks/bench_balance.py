@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import packer
 from packer.column_names import PADDING
-from packer.pipeline.waiting import TrainingJob, keys_of_matrices, waiting_of
+from packer.pipeline.collect_figures import TrainingJob, keys_of_matrices, waiting_of
 from packer.report.measures import RowProfile, RowSums
 
 

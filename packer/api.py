@@ -17,8 +17,8 @@ from packer.options.option import as_lengths, as_path, described
 from packer.output.job import Job, Record, Written
 from packer.pipeline import packing, tokenizing
 from packer.pipeline import stats as collecting
+from packer.pipeline.collect_figures import training_job
 from packer.pipeline.stats import ReportFile
-from packer.pipeline.waiting import training_job
 from packer.progress import Progress, python_call
 from packer.sources.find_source import one_source
 from packer.stores.paths import expanded, packed_path

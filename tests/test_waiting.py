@@ -11,7 +11,7 @@ import pytest
 import packer
 from packer import PackerError
 from packer.loader.row_order import row_order
-from packer.pipeline.waiting import keys_of_matrices
+from packer.pipeline.collect_figures import keys_of_matrices
 from tests.helpers.commands import run
 
 RANKS, ACCUMULATION = 4, 2

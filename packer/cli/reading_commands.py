@@ -194,9 +194,9 @@ def stats(
     histogram: a CSV file with the header length,count. Of several packed datasets, as in web-packed:0.7
     code-packed:0.3, it shows the shares in which packer.load combines them.
     """
+    from packer.pipeline.collect_figures import training_job
     from packer.pipeline.stats import ReportFile
     from packer.pipeline.stats import stats as figures_of
-    from packer.pipeline.waiting import training_job
 
     if _print_shares(dataset, as_json=as_json, wants_report=report is not None):
         return

@@ -19,19 +19,17 @@ from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
 from packer.output.job import Job, Written, claimed, name_after, refuse_inside
 from packer.output.unfinished_output import Output, Request, difference, names_and_sizes, request_of
-from packer.pipeline.rejected_list import (
-    refuse_all_rejected,
-    refuse_untrained,
-    with_counts,
-    with_rejected,
-    write_rejected_list,
-)
 from packer.pipeline.source_warnings import (
     notes_on,
+    refuse_all_rejected,
+    refuse_untrained,
     say_packed_before,
     warn_of_padding,
     warn_of_templates,
     warn_of_texts,
+    with_counts,
+    with_rejected,
+    write_rejected_list,
 )
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.plan.make_plan import PLAN_VERSION, plan_documents

@@ -16,8 +16,13 @@ from packer.output.claim import claim
 from packer.output.job import Job, Written, name_after, refuse_inside
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Output, OutputKind, Request, difference, names_and_sizes, request_of
-from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
-from packer.pipeline.source_warnings import notes_on, warn_of_templates, warn_of_texts
+from packer.pipeline.source_warnings import (
+    notes_on,
+    refuse_all_rejected,
+    warn_of_templates,
+    warn_of_texts,
+    write_rejected_list,
+)
 from packer.progress import Progress
 from packer.shards.files import WrittenFile, changed_since, check_files, shard_name
 from packer.shards.manifest import datasets_files

@@ -1,31 +1,56 @@
-"""Check a packed dataset, alone or against its source."""
+"""Check a packed dataset, alone or against its source, from which its rows are made again and its totals counted again.
+
+The segments of the rows take the place of a plan. Sums of hashes, which need no order and little memory, show whether
+they are the segments that the options make of the source: a segment that is missing, repeated or cut elsewhere changes
+the sum of its documents.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.algorithms.bounds import cut_bound
+from packer.algorithms.permute import hashes_of
+from packer.arrow import as_numpy, format_value, has_dtype
 from packer.engines.engine import Engine, available_workers
 from packer.errors import SourceError, system_errors
 from packer.json_records import REMEDY, SourceIdentity
 from packer.options import values_of
 from packer.output.job import Job
-from packer.pipeline.against_source import SourceComparison
-from packer.pipeline.rejected_list import with_counts
-from packer.progress import Progress, python_call
-from packer.shards.check_shards import differences, verify_packed
+from packer.pipeline.source_warnings import with_counts
+from packer.pipeline.write_shards import RowMaker
+from packer.plan.rows import located_segments
+from packer.plan.segments import Chunk, SegmentReader, each_chunk, trained_cut_off
+from packer.plan.whole_plan import document_values, group_totals, together_bound
+from packer.progress import Progress, TaskSums, python_call
+from packer.shards.check_shards import differences, trained_faults, verify_packed
 from packer.shards.files import holdout_of
+from packer.shards.located_rows import SEGMENT, LocatedRows, is_segment
 from packer.shards.manifest import Manifest, is_packed
-from packer.shards.reader import read_manifest
+from packer.shards.reader import checked_batches, read_manifest
+from packer.shards.row_checks import group_fault, group_values
+from packer.shards.row_format import RowFormat
+from packer.shards.writer import Counts
+from packer.signals import CURRENT_TASK
+from packer.sources.column_types import cast, join
 from packer.sources.find_source import SourceLike
 from packer.sources.open_source import open_packed_source
-from packer.sources.source import Source, read_documents
+from packer.sources.source import Documents, Source, read_documents
 from packer.sources.spill import spill_source
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_directory
 from packer.stores.paths import expanded, located, packed_path
 from packer.text.text_source import open_source
+from packer.token_memory import lengths_of
 
 _SHOWN = 20  # faults in the `repr` of a result
 
@@ -185,3 +210,245 @@ def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterato
         one, other = recorded.get(name), found.get(name)
         if one != other:
             yield f"the source differs from the packed one: {name} is {other}, the manifest says {one}"
+
+
+BUCKETS = 1 << 16
+"""Most ranges of documents whose segments are compared at a time by a sum for each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentSums:
+    """Sums of hashes of segments, for each of up to BUCKETS ranges of the documents first to last - 1.
+
+    Equal sums mean equal segments: with a random key, other segments have the same sum with a probability of 2**-64.
+    """
+
+    first: int
+    last: int
+    end: int
+    """Number that stands for all documents from there on, which the source does not have."""
+
+    key: np.uint64
+    keeps_whole: bool
+    """Whether cuts count. If not, the hash of a segment is that of its end minus that of its start, so that the sum of
+    all segments of a document depends only on where the first one starts and the last one ends."""
+
+    @property
+    def width(self) -> int:
+        """Documents in a range."""
+        return -(-(self.last - self.first) // BUCKETS)
+
+    def of(self, segments: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the sums of the given segments, an array of SEGMENT, that belong to these documents."""
+        numbers = np.minimum(segments["document"], self.end)
+        is_here = (numbers >= self.first) & (numbers < self.last)
+        segments, numbers = segments[is_here], numbers[is_here]
+        starts, lengths = segments["start"].astype(np.int64), segments["length"].astype(np.int64)
+        keys = hashes_of(self.key, segments["document"])
+        if self.keeps_whole:
+            hashes = hashes_of(keys, starts << 32 | lengths)
+        else:
+            hashes = hashes_of(keys, starts + lengths) - hashes_of(keys, starts)
+        sums = np.zeros(-(-(self.last - self.first) // self.width), np.uint64)
+        np.add.at(sums, (numbers - self.first) // self.width, hashes)
+        return sums
+
+    def within(self, bucket: int) -> SegmentSums:
+        """Return the sums of the documents of one range."""
+        first = self.first + bucket * self.width
+        return replace(self, first=first, last=min(first + self.width, self.last))
+
+
+class ShardComparison(NamedTuple):
+    """What was found in a shard."""
+
+    sums: NDArray[np.uint64]
+    """Sums of its segments; see `SegmentSums`."""
+
+    split: int
+    """Segments at the beginning of a document that goes on elsewhere."""
+
+    faults: tuple[str, ...]
+    """A sentence for the first difference from the source, and for the first row of several groups."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceComparison:
+    """A packed dataset and the documents of its source, mapped and checked."""
+
+    folder: AnyPath
+    manifest: Manifest
+    documents: Documents
+
+    @property
+    def reader(self) -> SegmentReader:
+        """Reader of the segments that the options make of the source."""
+        count = self.documents.identity.documents
+        return SegmentReader(options=self.manifest.options, documents=count, source=self.documents)
+
+    def faults(self, workers: int, progress: Progress) -> Iterator[str]:
+        """Yield a sentence for each difference; progress is "compare", in tokens of the rows."""
+        options, shards = self.manifest.options, self.manifest.shards
+        count, packed = self.documents.identity.documents, self.manifest.source.documents
+        key = np.uint64(secrets.randbits(64))
+        sums = SegmentSums(first=0, last=count + 1, end=count, key=key, keeps_whole=options.keeps_whole)
+
+        # Compare every value of the rows.
+        found, split, faults = sums.of(np.zeros(0, SEGMENT)), 0, dict[int, tuple[str, ...]]()
+        report = TaskSums(lambda done: progress("compare", done, self.manifest.totals.tokens_packed))
+        for shard, one in Engine(workers=workers).run(partial(self._compare, sums), range(len(shards)), report):
+            found, split, faults[shard] = found + one.sums, split + one.split, one.faults
+            report(shard, shards[shard].tokens)
+
+        # Count the documents and their segments.
+        if count != packed:
+            yield f"the source has {count:,} documents, the manifest says {packed:,}"
+        expected, account, histogram = np.zeros_like(found), None, np.zeros(options.max_len + 1, np.int64)
+        for chunk in self._expected(sums, workers):
+            expected += chunk.values
+            account = chunk.account if account is None else account + chunk.account
+            histogram += chunk.histogram
+        differ = np.flatnonzero(expected != found)
+        if len(differ):
+            yield self._other_segments(sums.within(int(differ[0])))
+        if len(differ) or count != packed:
+            return
+        in_values = [fault for _, of_shard in sorted(faults.items()) for fault in of_shard]
+        if in_values:
+            yield from in_values
+            return
+        assert account is not None
+        counted = self._bounds(histogram) | ({} if options.keeps_whole else {"documents_split": split})
+        if options.on_error == "skip":
+            counted["documents_rejected"] = rejected = self.documents.source.rejections.counts
+            account = account.with_rejected(sum(rejected.values()))
+        counted["tokens_trained_truncated"] = trained_cut_off(self.documents, options, workers)
+        yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
+
+    def _expected(self, sums: SegmentSums, workers: int) -> Iterator[Chunk]:
+        """Cut the documents of the source as the options say; the values of a chunk are the sums of its segments."""
+        last = min(sums.last, sums.end)
+        return each_chunk(
+            self.reader, lambda each: sums.of(located_segments(each, each.numbers())), workers, sums.first, last
+        )
+
+    def _bounds(self, histogram: NDArray[np.int64]) -> dict[str, object]:
+        """Return totals of groups, and the lower bound of rows if it follows from the source alone."""
+        options, totals = self.manifest.options, self.manifest.totals
+        if options.group_by is not None:
+            groups = document_values(self.documents, self.documents.table.extra, options).groups
+            assert groups is not None
+            ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0  # depends on the algorithm
+            bound = together_bound(self.reader.all_segments(), groups, options.max_segments)
+            return {"groups": group_totals(groups, ungrouped).to_dict(), "lower_bound": bound}
+        return {} if options.keeps_whole else {"lower_bound": cut_bound(histogram, options.max_segments)}
+
+    def _other_segments(self, sums: SegmentSums) -> str:
+        """Name the first document whose segments differ, which is one of these."""
+        while sums.last - sums.first > 1:
+            expected = sum(chunk.values for chunk in self._expected(sums, 1))
+            found = sum(sums.of(self._rows(shard)[1].values) for shard in range(len(self.manifest.shards)))
+            sums = sums.within(int(np.flatnonzero(expected != found)[0]))
+        if sums.first == sums.end:
+            return f"the rows hold documents from number {sums.end:,} on, which are not in the source"
+        where = self.documents.describe(sums.first)
+        return f"{where} is in the source, but missing from the rows, repeated or cut elsewhere there"
+
+    def _rows(self, shard: int) -> tuple[pa.Table, LocatedRows]:
+        """Return a shard, and the segments of its rows."""
+        batches = [*checked_batches(self.folder, self.manifest.shards[shard], self.manifest, compares_hash=False)]
+        return pa.Table.from_batches(batches), LocatedRows.joined(map(LocatedRows.of_batch, batches))
+
+    def _compare(self, sums: SegmentSums, shard: int) -> tuple[int, ShardComparison]:
+        """Compare a shard, whose segments may be of any documents; return its number and what was found."""
+        table, rows = self._rows(shard)
+        documents, starts, lengths = rows.documents, rows.starts, rows.lengths
+        faults, split, kept = list[str](), 0, np.empty(len(documents), np.int32)
+        if documents.max() < sums.end:
+            lengths_of(self.documents.table.input_ids.addresses, documents, kept)
+            if (starts + lengths <= kept).all():
+                faults += self._value_faults(shard, table, rows)
+            if self.manifest.options.long == "truncate":
+                kept = np.minimum(kept, self.manifest.max_len)
+            split = int(np.count_nonzero((starts == 0) & (lengths < kept)))
+        return shard, ShardComparison(sums.of(rows.values), split, tuple(faults))
+
+    def _value_faults(self, shard: int, table: pa.Table, rows: LocatedRows) -> Iterator[str]:
+        """Yield a sentence for the first value that differs from the source, and for the first row of two groups."""
+        options, entry = self.manifest.options, self.manifest.shards[shard]
+        extra = self.documents.table.extra
+        maker = RowMaker(documents=self.documents, row_format=RowFormat.of(options, extra))
+        first_row, first = int(self.manifest.shards.column("rows")[:shard].sum()), 0
+        counted = Counts()
+        try:
+            for made, counts in maker.batches(rows):
+                CURRENT_TASK.report(entry.tokens * first // len(table))
+                found = table.slice(first, made.num_rows)
+                for name in made.schema.names:
+                    column = found[name].combine_chunks()
+                    at = _difference(made[name].flatten(), column.flatten())
+                    if at is not None:
+                        yield self._described(made, column, name, at, first_row + first)
+                        return
+                first += made.num_rows
+                counted = Counts(*map(sum, zip(counted, counts, strict=True)))
+        except SourceError as error:
+            yield str(error).removesuffix(f"; {REMEDY}")
+            return
+        yield from trained_faults(entry, counted)
+        if options.group_by is not None:
+            name, documents = options.group_by, rows.documents
+            groups = group_values(extra[name].of_lists(documents), name)
+            fault = group_fault(
+                rows.row_numbers, groups, options, lambda at: self.documents.describe(int(documents[at]))
+            )
+            if fault is not None:
+                yield f"{entry.file} row {fault[0]} {fault[1]}"
+
+    def _described(self, made: pa.RecordBatch, found: pa.Array, name: str, at: int, first_row: int) -> str:
+        """Describe value number `at` of a column, which differs from that of rows made from the source."""
+        segments, row, where, options = LocatedRows.of_batch(made), "the rows", "padding", self.manifest.options
+        values = [format_value(each.flatten()[at]) for each in (made[name], found)]
+        if pa.types.is_fixed_size_list(found.type):
+            row = f"row {first_row + at // options.max_len}"
+            places = segments.places(options.align, options.max_len)
+            number = int(np.searchsorted(places, at, side="right")) - 1
+            position = at - int(places[number])
+            is_of_segment = position < segments.lengths[number]
+            name = f"{name} at position {position + segments.starts[number]}" if is_of_segment else name
+        else:
+            are_segments = is_segment(made)
+            number, is_of_segment = int(np.count_nonzero(are_segments[:at])), bool(are_segments[at])
+        if is_of_segment:
+            where = self.documents.describe(int(segments.documents[number]))
+        return f"{where}: {name} is {values[0]} in the source, {values[1]} in {row}"
+
+
+def _difference(expected: pa.Array, found: pa.Array) -> int | None:
+    """Return the first position where the values of two arrays differ, or None; 1 and 1.0 are equal, as are two NaN.
+
+    Types may differ: the same values may be stored in other types in another file.
+    """
+    kind = join(expected.type, found.type)
+    with suppress(pa.ArrowInvalid):  # some value does not fit the joint type: compare one by one
+        if kind is not None:
+            expected, found = cast(expected, kind), cast(found, kind)
+            if expected.equals(found):
+                return None
+    if expected.type == found.type and has_dtype(found.type) and not expected.null_count + found.null_count:
+        one, other = (as_numpy(each).reshape(len(found), -1) for each in (expected, found))
+        differ = np.flatnonzero(((one != other) & ((one == one) | (other == other))).any(axis=1))
+        return int(differ[0]) if len(differ) else None
+    pairs = enumerate(zip(expected, found, strict=True))
+    return next((at for at, (one, other) in pairs if not _is_same(one, other)), None)
+
+
+def _is_same(one: pa.Scalar, other: pa.Scalar) -> bool:
+    """Whether two values are equal; NaN equals NaN, also inside a nested value."""
+    if one.equals(other):
+        return True
+    try:
+        values = one.as_py(), other.as_py()
+    except (OverflowError, ValueError):  # a date outside Python's range
+        return False
+    return bool(values[0] == values[1]) or repr(values[0]) == repr(values[1])

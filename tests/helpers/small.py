@@ -42,7 +42,7 @@ PLACES = {
     "solved_groups": "packer.plan.whole_plan.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
-    "compared_ranges": "packer.pipeline.against_source.BUCKETS",
+    "compared_ranges": "packer.pipeline.verifying.BUCKETS",
     # ranks and stores
     "heartbeat": "packer.engines.ranks.INTERVAL",
     "rank_patience": "packer.engines.ranks.PATIENCE",
