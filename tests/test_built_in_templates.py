@@ -79,8 +79,7 @@ READ = [
 
 @pytest.mark.parametrize(("name", "argument", "value", "prompt", "answer"), READ)
 def test_arguments_mean_what_they_do_in_the_models_own_templates(folder, name, argument, value, prompt, answer):
-    arguments = {"template_columns": ("chat_template_kwargs",)}
-    records = Records(kind="chat", columns=("messages",), **arguments, conversational=True)
+    records = Records(kind="chat", columns=("messages",), conversational=True)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     for train_on in (None, "each-answer"):
         encoder = Encoder(text_options(tokenizer=str(folder), chat_template=name, train_on=train_on), records)
@@ -111,9 +110,7 @@ def test_thoughts_that_enable_thinking_excludes_are_refused(folder):
         ("glm4moe", "asks for message 1"),
     ):
         record = {"messages": [QUESTION, thoughtful], "chat_template_kwargs": {"enable_thinking": False}}
-        records = Records(
-            kind="chat", columns=("messages",), template_columns=("chat_template_kwargs",), conversational=True
-        )
+        records = Records(kind="chat", columns=("messages",), conversational=True)
         with pytest.raises(DocumentError, match=words):
             Encoder(text_options(tokenizer=str(folder), chat_template=name), records).encode([record])
 
@@ -139,7 +136,7 @@ def test_qwen3_writes_thoughts_before_every_answer_as_its_template_for_training(
 def test_chats_with_tools_are_trained_by_the_template_of_qwen3_and_refused_by_others(shared_data, folder):
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]}
     record = {"messages": [QUESTION, call, {"role": "tool", "content": "4"}, ANSWER, AGAIN, ANSWER], "tools": []}
-    records = Records(kind="chat", columns=("messages",), template_columns=("tools",), conversational=True)
+    records = Records(kind="chat", columns=("messages",), conversational=True)
     tokenizer = str(shared_data / "tokenizers" / "qwen3")
     encoded = Encoder(text_options(tokenizer=tokenizer, chat_template="qwen3"), records).encode([record])
     (labels,) = lists(encoded.labels)

@@ -156,7 +156,13 @@ def _chats_of_pair(record: Mapping[str, Any], records: Records, train_on: TrainO
         chats = [replace(chat, first=systems + shared) for chat in chats]
     for column, side in zip(columns, sides, strict=True):
         if side[shared]["role"] != "assistant":
-            raise _no_answer(records, f"'{column}' message {shared}", side[shared]["role"])
+            remedy = "both sides may differ in what the assistant answers only"
+            if records.has_prompts:
+                remedy = f"if the answers hold the prompt, too, leave it out by --text-column {','.join(columns)}"
+            raise record_error(
+                f"'{column}' message {shared} has the role {side[shared]['role']!r} where the assistant's answer "
+                f"begins; {remedy}"
+            )
     return chats
 
 
@@ -205,17 +211,6 @@ def _check_repeated(prompt: str | None, shared: list[Message], records: Records)
             f"'{records.prompt_column}' is a string that is none of the messages with which both answers "
             f"begin; write it as messages, or leave it out by --text-column {','.join(records.columns)}"
         )
-
-
-def _no_answer(records: Records, where: str, role: str) -> DocumentError:
-    """Return the error for an answer that begins with a message of another role than the assistant."""
-    if records.has_prompts:
-        without = ",".join(records.columns)
-        remedy = f"if the answers hold the prompt, too, leave it out by --text-column {without}"
-    else:
-        remedy = "both sides may differ in what the assistant answers only"
-    message = f"{where} has the role {role!r} where the assistant's answer begins; {remedy}"
-    return record_error(message)
 
 
 def _without_prompt(records: Records, what: str) -> DocumentError:

@@ -68,10 +68,8 @@ class Records:
     kind: RecordKind
     columns: tuple[str, ...]
     """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
-    template_columns: tuple[str, ...] = ()
-    """Columns that exist beside these and go to the chat template, such as `tools`, or say whether to train at all."""
     media_columns: tuple[str, ...] = ()
-    """Those of `PLACEHOLDERS` that exist; they are not read."""
+    """Columns of `PLACEHOLDERS` that exist; they are not read."""
     json_columns: tuple[str, ...] = ()
     """Columns of strings that hold lists of messages as JSON."""
     conversational: bool = False
@@ -89,9 +87,19 @@ class Records:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """All columns to read."""
+        """All columns to read.
+
+        They include those that a chat template reads, such as `tools`, and those that say whether to train at all. Some
+        files, and the first line of a file, may lack these.
+        """
         beside = (self.input_column, self.prompt_column)
-        return (*self.columns, *(column for column in beside if column is not None), *self.template_columns)
+        needed = (*self.columns, *(column for column in beside if column is not None))
+        if self.kind == "text":
+            return needed
+        if self.as_chats:
+            return (*needed, *OF_CHATS, HISTORY, *DESIRABLE)
+        needed = (*needed, *(OF_CHATS if self.conversational else OF_PROMPTS))
+        return needed if self.kind == "pair" else (*needed, *DESIRABLE)
 
 
 def recognize(
@@ -134,7 +142,6 @@ def recognize(
         kind="prompt+completion" if len(columns) == 2 else "chat" if conversational else "text",
         columns=columns,
         json_columns=json_columns,
-        template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
         separated=len(columns) == 2 and columns != JOINED and not conversational,
@@ -153,7 +160,7 @@ def as_chats(records: Records, name: str) -> Records:
             f"--chat-template is set, and {name} holds whole texts in {columns}, not chats: leave it out, or name the "
             "columns of prompt and completion by --text-column"
         )
-    return replace(records, conversational=True, as_chats=True, template_columns=(*OF_CHATS, HISTORY, *DESIRABLE))
+    return replace(records, conversational=True, as_chats=True)
 
 
 def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
@@ -185,7 +192,6 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
         kind="pair",
         columns=(chosen, rejected),
         json_columns=json_columns,
-        template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
         separated=prompt is not None and prompt != JOINED[0] and not conversational,

@@ -17,7 +17,7 @@ from packer.sources.documents import COLUMNS, DocumentError, Found
 from packer.sources.find_source import SourceLike, find_source
 from packer.sources.format_reader import Reader
 from packer.sources.formats import open_readers
-from packer.sources.meanings import DESIRABLE, EXCHANGE_STARTS, OF_CHATS, OF_PROMPTS, refusal
+from packer.sources.meanings import EXCHANGE_STARTS, refusal
 from packer.sources.open_source import open_tokenized
 from packer.sources.record_lists import source_of_records
 from packer.sources.source import Source
@@ -102,17 +102,14 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
     for file, other in others:
-        if _comparable(other) != _comparable(records):
+        if replace(other, media_columns=records.media_columns) != records:
             raise SourceError(
                 f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
                 "that all of them have with --text-column"
             )
     _refuse_json(next(reader for reader in readers if reader.file.name == first), records)
     media = tuple(dict.fromkeys(chain.from_iterable(one.media_columns for one in known.values())))
-    # some files may lack tools, and so may the first line of a file
-    beside = OF_CHATS if records.conversational else () if records.kind == "text" else OF_PROMPTS
-    beside = beside if records.kind in ("text", "pair") else (*beside, *DESIRABLE)
-    return replace(records, template_columns=beside, media_columns=media)
+    return replace(records, media_columns=media)
 
 
 def _with_json_types(reader: Reader, schema: pa.Schema) -> pa.Schema:
@@ -125,11 +122,6 @@ def _with_json_types(reader: Reader, schema: pa.Schema) -> pa.Schema:
                 kind = pa.string() if str in held else pa.list_(pa.null()) if list in held else pa.null()
                 schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
     return schema
-
-
-def _comparable(records: Records) -> Records:
-    """Leave out the columns that only some files need to have."""
-    return replace(records, template_columns=(), media_columns=())
 
 
 def _refuse_json(reader: Reader, records: Records) -> None:
