@@ -6,7 +6,7 @@ text_source.py           a source of text, opened: its columns, and the encoder 
 text_columns.py          columns that hold a text, a prompt and its completion, a conversation, or a preference pair
 text_encoder.py          records to tokens and labels, batch by batch: the way through all others
 record_texts.py          a record to the texts or conversations of its documents
-conversations.py         conversations, checked; messages and parts of them that are not trained
+conversations.py         conversations, checked; and marks that say which messages and parts are trained
 rendering.py             conversations to text, by a chat template or a built-in one in its place
 template_environment.py  chat templates, compiled as transformers does
 chat_template.py         what the assistant wrote in the rendered text (`ChatTemplate.locate`), and the tokens that end

@@ -1,20 +1,19 @@
 r"""Where the messages of a chat begin and end in its rendering, and which characters are trained.
 
-If the template marks answers by {% generation %}, what is marked is trained. Otherwise, an answer begins where the
-rendering of the messages before it ends, with the generation prompt, and ends where the rendering of the messages up
-to it ends. These are the model's input and what it has to write: the token that ends its turn is trained, and so is a
-newline that the template writes after it. The text is never searched: if the whole does not begin with one of these
-renderings, the chat is refused.
+If the template marks answers by {% generation %}, the marked text is trained. Otherwise, two renderings show an answer:
+the messages before it with the generation prompt, which are the model's input, and the messages up to the answer. The
+text between their ends is trained, with the token that ends the turn and a newline that the template writes after it.
+The text is never searched: if the rendering of the whole chat does not begin with both renderings, it is refused.
 
-A generation prompt is appended after the last message on request, and parts of it always in some templates. These must
-not be taken for the end of the last turn. In
+A template appends a generation prompt after the last message on request; some append a part of it always. Such a part
+must not be taken for the end of the last turn. In
 
     {% for message in messages %}...{% endfor %}<|im_start|>assistant\n{% if add_generation_prompt %}<think>{% endif %}
 
 the text `<|im_start|>assistant\n` follows an answer at the end, does not follow an answer before a question, and is
-part of the prompt. Short chats show that; they have the tools and arguments of the chat in question, because prompts
-depend on these (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of
-a question; if the template's syntax shows what comes after the loop over messages, that is compared, too.
+part of the prompt. Short chats show this. They have the tools and arguments of the chat in question, because prompts
+depend on them (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of a
+question. So the text that the template writes after its loop over messages is compared, too, if its syntax shows it.
 
 Most templates end an answer by a token of its own, such as `<|im_end|>`, which is a part of the answer. In others, the
 marker of the next role ends it: GLM stops at `<|user|>` and at `<|observation|>`. Such a marker is trained if the
@@ -79,9 +78,9 @@ class ChatTemplate:
     def locate(self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False) -> MarkedText:
         """Render a chat; find the characters that are trained and, if asked for, where its exchanges begin.
 
-        An exchange begins where the template has written the message before it. If that is not known from the rendering
-        of the whole, the chat counts as one exchange. With `train_on` "completion", all that follows the first
-        `chat.first` messages is trained. A DocumentError is raised if what is trained cannot be found exactly.
+        An exchange begins where the template has written the message before it. If one rendering does not show this
+        place, the chat counts as one exchange. With `train_on` "completion", everything after the first `chat.first`
+        messages is trained. Raises a DocumentError if the trained characters cannot be found exactly.
         """
         if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
             located = self._other.locate(chat, train_on, exchanges=exchanges)
@@ -111,7 +110,10 @@ class ChatTemplate:
         return MarkedText(text, trained, starts, counted=(*counted, *["unstopped"] * unstopped))
 
     def _exchange_starts(self, one: RenderedChat, firsts: list[int], answers: list[Span] | None) -> list[int]:
-        """Find the characters with which exchanges begin; `answers` of a template may end with the next message."""
+        """Return the places where exchanges begin.
+
+        In some templates, an answer of `answers` ends inside the next message; the exchange begins after it.
+        """
         starts, spans = {0}, [] if one.ends is not None else answers or []
         for place in (one.places[at - 1] for at in firsts) if one.places is not None else ():
             starts.add(next((end for begin, end in spans if begin < place < end), place))
@@ -132,11 +134,11 @@ class ChatTemplate:
         return _without(spans, self._masked(one, answers_only=True)) if spans else []
 
     def _check_required(self, one: RenderedChat, spans: list[Span]) -> None:
-        """Check that the template's tags enclose something of every message that says that it is trained."""
+        """Check that the template's tags enclose a part of every message that a mark requires to be trained."""
         chat = one.chat
         turns = [turn for turn in sorted(chat.required) if turn >= chat.first]
         answers = [message for message in chat.messages[chat.first :] if message["role"] == "assistant"]
-        if one.ends is None and len(spans) >= len(answers):  # where they are may be unknown
+        if one.ends is None and len(spans) >= len(answers):  # the places of messages may be unknown
             return
         for turn in turns:
             start, stop = self._end(one, turn), self._end(one, turn + 1)
@@ -166,9 +168,9 @@ class ChatTemplate:
         return _without([span], self._masked(one))
 
     def _written_by_ends(self, one: RenderedChat, first: int, last: int) -> Span | None:
-        """Find messages as `_written` does, without further renderings; None if that is not possible.
+        """Find messages as `_written` does, without further renderings. Returns None if this is not possible.
 
-        A template for which `ends` are known writes the same generation prompt after every message of every chat, and
+        If `ends` are known, the template writes the same generation prompt after every message of every chat, and
         nothing after the last message without a request.
         """
         prompt = self._prompts.of(one.chat).requested if one.ends is not None and first else None
@@ -262,9 +264,9 @@ class ChatTemplate:
     def _check_end(self, one: RenderedChat, before: str) -> None:
         """Check that the whole does not end in a generation prompt that was not requested.
 
-        A stop token at its end is none. If the template appends a prompt on request only, the prompt is known from
-        `before`, the model's input. Otherwise, another message must leave the text unchanged, because it would replace
-        a prompt.
+        A text that ends with a stop token has no prompt at its end. If the template appends a prompt on request only,
+        `before`, the model's input, shows it. Otherwise, a further message must leave the text unchanged, because it
+        would replace a prompt.
         """
         chat, text = one.chat, one.text
         if text.rstrip().endswith(self.templates.ends):
@@ -293,9 +295,9 @@ class ChatTemplate:
             )
 
     def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
-        """Return the end of `part` in the whole: the rendering of the messages before or up to `turn`.
+        """Return the end of `part`, the rendering of the messages before or up to `turn`, in the whole.
 
-        With `is_prompt`, it is the model's input before it writes this message.
+        With `is_prompt`, `part` is the model's input before it writes this message.
         """
         if one.text.startswith(part):
             return len(part)
@@ -325,7 +327,7 @@ class ChatTemplate:
         )
 
     def _unlocated(self, chat: Chat, problem: str, remedy: str = "") -> DocumentError:
-        """Return the error for answers that cannot be located. `remedy` comes before the remedies that always help."""
+        """Return the error for answers that cannot be located. `remedy` is named before the general remedies."""
         ways = "mark answers with {% generation %}, or set --train-on each-answer or all"
         always = f"{self._stand_ins.choice(chat)}, {ways}"
         return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
@@ -396,7 +398,7 @@ class GenerationPrompts:
     def _shares_tail(self, answered: RenderedChat, prompted: RenderedChat) -> bool:
         """Whether what comes after the loop over messages, if that is known, is a part of the prompt.
 
-        Where it ends with a stop token, it ends the last turn, as the beginning of the next message ends the others.
+        A tail that ends with a stop token ends the last turn, as the beginning of the next message ends other turns.
         """
         tail, prompt = answered.behind, prompted.behind
         if not tail or not tail.strip() or prompt is None or tail.rstrip().endswith(self._templates.ends):
@@ -405,7 +407,7 @@ class GenerationPrompts:
 
 
 def _next_messages(chat: Chat) -> list[Message]:
-    """Return what may follow a chat: a question and, if its last message calls tools, the result of the first call."""
+    """Return messages that may follow a chat: a question and, after calls of tools, the result of the first call."""
     question, calls = _question_for(chat), chat.messages[-1].get("tool_calls")
     if not calls:
         return [question]
@@ -430,9 +432,9 @@ def _holds_lists(chat: Chat, role: str) -> bool:
 
 
 def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
-    """Whether something that is in the prompt comes after the last answer, and not before another question.
+    """Whether words of the prompt come after the last answer, but not between an answer and the next question.
 
-    None if the template refuses one of these renderings, or leaves out contents.
+    Returns None if a rendering was refused, or leaves out contents.
     """
     if _ANSWER not in answered or _ANSWER not in followed or _QUESTION not in prompted:
         return None

@@ -1,7 +1,7 @@
 """Records to conversations: messages and whether they are trained, system prompt, tools and template arguments.
 
-Messages of ShareGPT become those of OpenAI. Messages, parts of their contents and spans of characters may have marks
-that say whether they are trained. Otherwise, --train-on decides.
+Messages in the form of ShareGPT get the form of OpenAI. Messages, parts of their contents and spans of characters may
+have marks that say whether they are trained; without marks, --train-on decides.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Chat:
     required: frozenset[int] = frozenset()
     """Numbers of messages that say that they, or parts of them, are trained."""
     partly: dict[int, Message] = field(default_factory=dict)
-    """Copies of messages of which a part is not trained, by number, with marks around that."""
+    """Copies of partly trained messages, by number, with marks around the parts that are not trained."""
 
     def each_answer(self) -> list[Chat]:
         """Return a chat for each trained answer, with the messages before it as its prompt.
@@ -91,9 +91,9 @@ class Chat:
         return [replace(chat, masked=frozenset()) for chat in ending] or [replace(self, messages=[], first=0)]
 
     def exchanges(self) -> list[int]:
-        """Return the numbers of the messages with which exchanges begin, without that of the first exchange.
+        """Return the numbers of the messages with which all exchanges but the first begin.
 
-        An exchange begins with messages of the user, and of the system beside these, that follow another message.
+        An exchange begins with the messages of user and system that follow a message of another role.
         """
         firsts, first = list[int](), 0
         for at, message in enumerate(self.messages):
@@ -112,10 +112,11 @@ class Chat:
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, shared: int = 0) -> Chat:
     """Make a conversation of a record, given the columns with messages: one, or the prompt's and the completion's.
 
-    The first `shared` messages belong to the prompt. A DocumentError is raised if a value is wrong, or a message
-    contradicts `train_on`.
+    The first `shared` messages of a single column belong to the prompt. Raises a DocumentError if a value is wrong, or
+    a message contradicts `train_on`.
     """
     parts = [messages_of(record[column], column) for column in columns]
+    shared = len(parts[0]) if len(parts) > 1 else shared
     masked, required, partly = _marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
     system = _system_message(parts, record)
     kwargs = record.get(TEMPLATE_KWARGS)
@@ -123,7 +124,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
         raise _wrong_type(f"'{TEMPLATE_KWARGS}'", kwargs, "an object is expected")
     return Chat(
         [*system, *(m if len(m) == 2 else _with_joined_thoughts(m) for m in chain.from_iterable(parts))],
-        len(system) + len(parts[0]) if len(parts) > 1 else 0,
+        len(system) + shared if shared or len(parts) > 1 else 0,
         tools_of(record.get(TOOLS)),
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
         frozenset(len(system) + turn for turn in masked),
@@ -186,7 +187,7 @@ def messages_of(value: Any, column: str) -> list[Message]:
 
 
 def _exchange(turn: Any) -> list[Any]:
-    """Return a question and its answer in one object as two messages; anything else as it is."""
+    """Return a question and its answer in one object as two messages; leave other messages unchanged."""
     if not isinstance(turn, dict) or not turn.keys() >= {_ASKED, _ANSWERED} or "role" in turn:
         return [turn]
     others = {name: value for name, value in turn.items() if name not in (_ASKED, _ANSWERED)}
@@ -329,11 +330,11 @@ def _marked_messages(
 ) -> tuple[list[int], list[int], dict[int, dict[str, Any]]]:
     """Return (masked, required, partly): what messages say about their training, given the columns that hold them.
 
-    These are the numbers of messages that are context only, and of messages that say that they or parts of them are
-    trained; and copies of messages with `UNTRAINED` and `END_UNTRAINED` around parts that are not trained. Messages are
-    counted through all columns; the first `shared` ones belong to the prompt.
+    masked: numbers of messages that are context only. required: numbers of messages with a mark, on the whole or on a
+    part, that says trained. partly: copies of messages with `UNTRAINED` and `END_UNTRAINED` around the parts that are
+    not trained. Messages are counted through all columns; the first `shared` ones belong to the prompt.
 
-    Marks that are wrong or contradict each other or `train_on`, and a trained answer that is empty, are errors.
+    Raises a DocumentError if marks are wrong, or contradict each other or `train_on`, or a trained answer is empty.
     """
     masked, required, partly = list[int](), list[int](), dict[int, dict[str, Any]]()
     places = [(column, at, message) for column, messages in columns for at, message in enumerate(messages)]
@@ -400,7 +401,7 @@ def _with_marks(message: dict[str, Any], where: str) -> tuple[dict[str, Any], li
 
 
 def _parts_of_spans(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the content of a message as parts with marks; what is in none of its spans is not trained."""
+    """Return the content of a message as parts with marks; text outside of its spans is not trained."""
     content, spans = message.get("content"), message[SPANS]
     if not (isinstance(content, str) and isinstance(spans, list) and spans):
         raise record_error(

@@ -1,18 +1,18 @@
-"""One rendering that tells where every message ends: by a copy of the template that writes a mark after each.
+"""One rendering that shows where every message ends, by a copy of the template that writes a mark after each.
 
-Most templates write something, then one message after the other in a loop, then the generation prompt. If nothing but
-the first messages has been read when the loop has written these, a chat of these alone begins with the same text, so
-that the end of the loop's body is where a message ends. Example: the copy of
+Most templates write a beginning, then one message after the other in a loop, then the generation prompt. If the loop
+writes the first N messages before the template reads a later one, a chat of these N messages alone begins with the same
+text. So a message ends where the body of the loop ends. Example: the copy of
 
     {% for message in messages %}[{{ message.content }}]{% endfor %}
 
 writes "[a]|[b]|" for two messages, where | stands for the mark: they end at 3 and 6 of "[a][b]".
 
-What is read is watched while the chat is rendered. If the template looks ahead, every beginning of the chat is rendered
-separately, as for templates of any other form. docs/how-to/chat-templates.md defines where a message ends.
+The rendering notes which messages the template reads. If the template looks ahead, or has another form, every beginning
+of the chat is rendered separately. docs/how-to/chat-templates.md defines where a message ends.
 
-Templates may also mark by tags what the assistant writes: {% generation %} ... {% endgeneration %}. Marks around these
-are written by the same rendering, if nothing in the template reads what they enclose.
+Templates may also mark the assistant's text by tags: {% generation %} ... {% endgeneration %}. The same rendering
+writes marks around the enclosed text, if nothing in the template reads it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class RenderedChat:
     chat: Chat
     text: str
     places: list[int] | None = None
-    """Ends of what the template writes for its first message, its first two, ... in this text; None if not known."""
+    """Ends of the first message, the second, ... in this text; None if not known."""
     ends: list[int] | None = None
-    """The same, if chats of the first message, the first two, ... alone are rendered to these beginnings of the text;
-    None if that is not known from this rendering."""
+    """`places`, if a chat of the first message, the first two, ... alone is rendered to the text up to there; None if
+    this rendering does not show that."""
     behind: str | None = None
     """Text that the template writes after the last message; None if not known from this rendering."""
     generated: list[tuple[int, int]] | None = None
@@ -69,10 +69,10 @@ class RenderedChat:
 def render_with_marks(
     templates: Templates, chat: Chat, *, prompt: bool = False, ends: bool = True, tags: bool = False
 ) -> RenderedChat:
-    """Render a chat once, with the marks that do not change what its template writes.
+    """Render a chat once, with marks, and take the marks out of the text.
 
-    With `ends`, find where its messages end, if possible. With `tags`, find what {% generation %} encloses; a second
-    rendering does, if something in the template may read what they enclose.
+    With `ends`, find where its messages end, if possible. With `tags`, find what {% generation %} encloses, by a second
+    rendering if something in the template may read the enclosed text.
     """
     if not (ends or tags):
         return RenderedChat(chat, templates.render(chat, prompt=prompt))
@@ -118,11 +118,11 @@ def _generated(templates: Templates, chat: Chat, text: str) -> list[tuple[int, i
 
 @lru_cache(64)
 def _with_end_marks(source: str, *, marked: bool) -> tuple[Template | None, bool]:
-    """Compile a copy of a template that writes marks before its last loop and after every message in that.
+    """Compile a copy of a template that writes marks before its last loop, and after every message in the loop.
 
-    Without these, its text is that of the template, with marks around what {% generation %} encloses if `marked`. None
-    if the template has another form. Also return whether what comes after the loop is the same after every message, and
-    only there the generation prompt is asked for, so that a chat of the first messages may begin with the same text.
+    With `marked`, it also writes marks around what {% generation %} encloses. Returns None if the template has another
+    form. Also returns whether a chat of the first messages may begin with the same text: the part after the loop does
+    not depend on messages, and only this part reads `add_generation_prompt`.
     """
     try:
         tree = parsed(source, marked=marked)
@@ -151,7 +151,7 @@ def _is_default(node: nodes.Node) -> bool:
 
 
 def _places(marked: str, progress: LoopProgress, count: int) -> tuple[list[int] | None, str | None]:
-    """Return where the messages end in a text, if that is known, and what comes after the last one."""
+    """Return where the messages end in a text, and the text after the last one; None for both if not known."""
     head, _, body = marked.rpartition(_START)
     *pieces, behind = body.split(_END)
     if progress.left_out + len(pieces) != count:
@@ -173,9 +173,9 @@ def has_generation_tags(source: str) -> bool:
 
 @lru_cache(64)
 def _count_tags(source: str) -> tuple[int, int]:
-    """Count all tags, and those in conditions and loops only, as opposed to macros, captured text and filters.
+    """Count all tags, and the tags outside of macros, captured text and filters.
 
-    There are none if the template's syntax is wrong.
+    Both counts are 0 if the template's syntax is wrong.
     """
     try:
         tree = parsed(source, marked=True)
@@ -187,9 +187,9 @@ def _count_tags(source: str) -> tuple[int, int]:
 def untrained_parts(
     templates: Templates, one: RenderedChat, train_on: TrainOn, remedy: Callable[[Chat], str]
 ) -> list[tuple[int, int]]:
-    """Find the parts of messages that are not trained: by a rendering with marks, which must not change the text.
+    """Find the parts of messages that are not trained, by a rendering with marks.
 
-    Raises a DocumentError with the remedy for a chat if it does.
+    Raises a DocumentError with the remedy for a chat if the marks change the text.
     """
     chat, roles = one.chat, [message["role"] for message in one.chat.messages]
     turns = [turn for turn in sorted(chat.partly) if chat.first <= turn < len(roles)]

@@ -8,7 +8,6 @@ holds the prompt, it is what both sides begin with: messages, or characters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,9 +150,6 @@ def _chats_of_pair(record: Mapping[str, Any], records: Records, train_on: TrainO
             raise _without_prompt(records, "message")
         _check_repeated(prompt, sides[0][:shared], records)
     chats = [chat_of(record, (*before, column), train_on, shared) for column in columns]
-    if not records.has_prompts:
-        systems = len(chats[0].messages) - len(sides[0])  # messages of the column `system`, before the others
-        chats = [replace(chat, first=systems + shared) for chat in chats]
     for column, side in zip(columns, sides, strict=True):
         if side[shared]["role"] != "assistant":
             remedy = "both sides may differ in what the assistant answers only"
@@ -228,9 +224,9 @@ def _empty(column: str) -> DocumentError:
 
 
 def _shared_text(chosen: str, rejected: str) -> int:
-    """Return the number of characters that both texts begin with, without a space at the end, which answers begin with.
+    """Return the number of characters that both texts begin with.
 
-    The last character of the shorter text always belongs to its answer.
+    A space at the end belongs to the answers, and so does the last character of the shorter text.
     """
     last = min(len(chosen), len(rejected)) - 1
     shared = next((at for at in range(last + 1) if chosen[at] != rejected[at]), None)
@@ -242,6 +238,6 @@ def _shared_text(chosen: str, rejected: str) -> int:
 def _ends_in_spaces(prompt: str) -> bool:
     """Whether a prompt may have other tokens if tokenized alone, although a token ends with it on both sides.
 
-    Tokenizers like that of GPT-2 split "a  b" into "a", " " and " b", but "a  " into "a" and "  ".
+    GPT-2's tokenizer splits "a  b" into "a", " " and " b", but "a  " into "a" and "  ".
     """
     return prompt.endswith(" ") or (prompt[-2:].isspace() and len(prompt) > 1)

@@ -40,7 +40,7 @@ _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_
 _NOT_FOR_TEMPLATES = ("continue_final_message", "return_assistant_tokens_mask", "sanitize_control_tokens")
 _NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
 
-# a tool and the arguments of its call, of which a short chat shows how a template writes them
+# a tool and the arguments of its call, for a short chat that shows how a template writes calls
 _LOOK = [{"type": "function", "function": {"name": "look", "description": "?", "parameters": {"type": "object"}}}]
 _LOOK_AT = {"city_of": "Cologne"}
 
@@ -56,7 +56,7 @@ _ADD = {"name": "add", "description": "Addition, naïve.", "parameters": _PARAME
 _TOOLS = [{"type": "function", "function": function} for function in (_ADD, {**_ADD, "name": "sum"})]
 
 _MOST = 256
-"""Number of kinds of chats of which results are kept: every chat may have arguments of its own."""
+"""Number of results that are kept, one for each kind of chat: every chat may have arguments of its own."""
 
 
 class _CallNeeds(NamedTuple):
@@ -119,7 +119,7 @@ class Templates:
     def with_joined_parts(self, chat: Chat) -> Chat:
         """Join the parts of contents where the template takes text only: ["What is", " 2?"] is "What is 2?".
 
-        A template that writes the parts of a role's messages itself gets them as they are.
+        The parts stay apart for roles whose parts the template writes itself.
         """
         if not any(isinstance(message.get("content"), list) for message in chat.messages):
             return chat
@@ -254,8 +254,8 @@ def _strftime_now(format: str) -> str:  # templates may name the argument
 def _arguments(chat: Chat) -> dict[str, Any]:
     """Return the arguments of a chat that are for its template.
 
-    `apply_chat_template` takes some for itself. Those that do not change the text are left out, and so is null, which
-    stands for a missing argument where all records have the same ones, as in Parquet.
+    Leaves out arguments that `apply_chat_template` takes itself and that do not change the text. Leaves out null, which
+    stands for a missing argument in formats such as Parquet, where all records have the same arguments.
     """
     given = {name: value for name, value in chat.kwargs.items() if value is not None}
     found = {name: value for name, value in given.items() if name not in _NOT_FOR_TEXT}
@@ -362,7 +362,7 @@ class StandIns:
 
 
 def _thought_of(message: Message) -> str:
-    """Return a thought to compare with, an empty one if the message has one; "" if it has none."""
+    """Return a thought to compare with: "" if a message has none, a newline if its thought is empty."""
     content = str(message.get("content"))
     found = [content.partition("</think>")[0].rpartition("<think>")[2]] if "</think>" in content else []
     if len(message) > 2:  # most have a role and a content only

@@ -89,8 +89,8 @@ class Records:
     def needed(self) -> tuple[str, ...]:
         """All columns to read.
 
-        They include those that a chat template reads, such as `tools`, and those that say whether to train at all. Some
-        files, and the first line of a file, may lack these.
+        These include columns that a chat template reads, such as `tools`, and columns that say whether to train at all.
+        Some files, and the first line of a file, may lack them.
         """
         beside = (self.input_column, self.prompt_column)
         needed = (*self.columns, *(column for column in beside if column is not None))
@@ -111,9 +111,9 @@ def recognize(
     """Find out what kind of documents a source holds, given its schema or a first record.
 
     `text_column` names one column, or the prompt's and the completion's joined by a comma; "messages:json" names a
-    column of strings that hold JSON. Without it, the columns are those of `_KNOWN`. Raises a PackerError if none or
-    several of these exist, or a column holds neither strings nor lists of messages; `first_records` are read for what
-    it advises, unless there is a first record.
+    column of strings that hold JSON. By default, the columns are found by the names in `_KNOWN`. Raises a PackerError
+    if none or several are found, or a column holds neither strings nor lists of messages. Its advice needs records,
+    which `first_records` reads if only a schema is given.
     """
     shapes, json_columns = _shapes_and_json(fields, name, text_column)
     read = first_records if isinstance(fields, pa.Schema) else lambda: [fields]
@@ -166,11 +166,10 @@ def as_chats(records: Records, name: str) -> Records:
 def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
     """Find the columns that hold preference pairs and their prompts, given a schema or a first record.
 
-    Answers are strings or lists of messages. If there are prompts of the same kind, the answers follow them. Otherwise,
-    both answers begin with the prompt, also if they are messages and a prompt column holds strings, as in
-    UltraFeedback. `text_column` names the columns of the answers, joined by a comma, or the prompt's before them. A
-    PackerError is raised if a column is missing or the columns hold different kinds, an OtherSourceError if the pairs
-    are tokens already.
+    Answers are strings or lists of messages. If prompts are of the same kind, the answers follow them. Otherwise, both
+    answers begin with the prompt; a prompt in a string may repeat a message, as in UltraFeedback. `text_column` names
+    the columns of both answers, joined by a comma, and may name the prompt's before them. Raises a PackerError if a
+    column is missing or the columns hold different kinds, and an OtherSourceError if the pairs are tokens already.
     """
     shapes, json_columns = _shapes_and_json(fields, name, text_column)
     *before, chosen, rejected = _pair_columns(shapes, name, text_column)
@@ -245,13 +244,15 @@ def _shapes_and_json(
 
 
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
-    """Return the values of a column as Python objects.
+    """Return the values of a column as Python objects, None if it is missing.
 
     Arrow gives every message and tool the fields of all others, with nulls; these nulls are left out. JSON is decoded.
-    A DocumentError is raised if text is not UTF-8.
+    Raises a DocumentError if text is not UTF-8.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         return [record.get(column) for record in batch]
+    if column not in batch.schema.names:
+        return [None] * batch.num_rows
     try:
         return python_values(batch.column(column), column, of_text=True)
     except UnicodeDecodeError as error:
@@ -305,7 +306,7 @@ def _arrow_shape(kind: pa.DataType) -> str:
 
 
 def advice(records: Sequence[Mapping[str, Any]]) -> str:
-    """Say how to name the columns of some records, in words that can be typed; no column is named that is not there."""
+    """Say which options name the columns of some records. Names only columns that exist."""
     columns = dict.fromkeys(name for record in records for name in record)
     held = {name: [record[name] for record in records if record.get(name)] for name in columns}
     held = {name: values for name, values in held.items() if values}

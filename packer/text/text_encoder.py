@@ -50,7 +50,7 @@ _DOCUMENTS = 1 << 10
 _PLACES: tuple[Place, ...] = ("message", "part")
 _OTHERS: tuple[Means, ...] = ("template", "reasoning", "prompt", "completion")
 _READ = {field.name for place in _PLACES for field in FIELDS[place] if field.means not in _OTHERS} - {"from", "value"}
-"""Fields of messages as `chat_of` returns them, where those of ShareGPT and Capybara have become role and content."""
+"""Fields of messages that packer itself reads, after `chat_of` has given them role and content."""
 _WHOLE = re.compile(r"\bmessages?\s*\|\s*tojson|\bmessage\.items\(")  # templates that write all fields
 
 
@@ -60,10 +60,9 @@ class Encoder:
     A record becomes a text, or both answers of a preference pair; chats are rendered by the chat template. The
     characters that are trained tell which tokens are.
 
-    Text is tokenized whole: a document's tokens are those of `tokenizer(text)` with an end-of-sequence token, and those
-    of a chat are what `apply_chat_template` gives. A token that reaches across the place where training begins or ends
-    is trained, and its document is counted as straddling. An exchange begins with the token that holds its first
-    character.
+    Text is tokenized whole: a text has the tokens of `tokenizer(text)` and an end-of-sequence token, a chat the tokens
+    of `apply_chat_template`. If training begins or ends inside a token, the token is trained, and its document counts
+    as straddling. An exchange begins with the token that holds its first character.
 
     With `exchanges`, it also finds where the exchanges of chats begin. A PackerError is raised if the tokenizer cannot
     be opened, has no chat template or end token, or `train_on` does not fit the records.
@@ -117,9 +116,9 @@ class Encoder:
         """Encode records, of fewer than 2**31 tokens, to documents as list<int32>.
 
         An empty record has no tokens. The answers of preference pairs are documents in turn: chosen, rejected, chosen,
-        ... So are those of a chat, if each is a document. Tokens that are not trained have the label -100. The column
-        "exchange_starts" has the tokens with which the exchanges of chats begin, ascending from 0; none for other
-        texts. These are counted:
+        ...; with each-answer, so are the answers of a chat. Tokens that are not trained have the label -100. The column
+        "exchange_starts" lists the tokens with which the exchanges of a chat begin, ascending from 0; it is empty for
+        other texts. Counts:
 
         straddling    documents in which a token holds characters on both sides of where training begins or ends
         untrained     documents that have tokens, none of them trained
@@ -147,7 +146,7 @@ class Encoder:
 
     @property
     def note(self) -> str | None:
-        """What the summary says of prompts and completions that are packed as texts; None if they are not."""
+        """Note in the summary if prompts and completions are packed as texts, otherwise None."""
         if self._template is not None or not self.records.separated:
             return None
         note = f"An empty line follows the prompt ('{self.records.prompt_column or self.records.columns[0]}')"
@@ -271,7 +270,7 @@ class Encoder:
             yield chunk
 
     def _count_special(self, texts: Sequence[MarkedText], tokens: Tokens) -> int:
-        """Count texts that hold the text of a special token, other than those with which they begin and end."""
+        """Count texts that hold the text of a special token between the special tokens at their beginning and end."""
         if self._template is not None:  # which writes special tokens: the contents of messages were counted
             return 0
         # tokens first: the regular expression alone would take longer
@@ -332,7 +331,7 @@ def _hold_special(messages: Sequence[Mapping[str, Any]], special: re.Pattern[str
 def _hold(
     ids: NDArray[np.int32], firsts: NDArray[np.int64], sizes: NDArray[np.int64], tokens: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Whether documents of these sizes have certain tokens at their places `firsts`."""
+    """Whether documents of `sizes` tokens have certain tokens at their places `firsts`."""
     found: NDArray[np.bool_] = sizes >= len(tokens)
     for at, token in enumerate(tokens):
         found[found] = ids[firsts[found] + at] == token
@@ -364,7 +363,7 @@ def _mask(
 
 
 def _starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArray:
-    """Make lists of the tokens with which exchanges begin, each named once; `counts` are those of each document."""
+    """List the tokens with which exchanges begin, without repetition; `counts` has the exchanges of each document."""
     owners = np.repeat(np.arange(len(counts)), counts)
     is_new = np.ones(len(tokens), np.bool_)
     is_new[1:] = (owners[1:] != owners[:-1]) | (tokens[1:] != tokens[:-1])

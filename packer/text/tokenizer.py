@@ -362,7 +362,7 @@ def _keeps_added_tokens(
 
 
 def _keeps_ends(config: Mapping[str, Any], special: Mapping[str, str], backend: RustTokenizer) -> bool:
-    """Whether tokenizer.json adds the tokens before and after a text that the configuration says, if it does."""
+    """Whether tokenizer.json adds the tokens before and after a text that the configuration names, if any."""
     if not {*_ADDED.values()} & config.keys():
         return True
     added = added_tokens(backend, "a") or (None, None)

@@ -2,8 +2,8 @@
 
 gigatoken, if it is installed, is many times as fast as the tokenizers library, and gives the same tokens for most
 tokenizers. It is never trusted: it is compared with the library on texts that are hard to tokenize, on all added tokens
-and all characters, on the first documents and on one in a thousand of all others, drawn by hash. Texts with characters
-that it treats differently are left to the library. Any other difference is an error.
+and all characters, on the first documents and on one in a thousand of all others, drawn by hash. The library tokenizes
+texts with characters that gigatoken treats differently. Any other difference is an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SWITCH = "PACKER_GIGATOKEN"
 """Environment variable that switches gigatoken off if it is 0."""
 
 _ENOUGH = 1 << 17  # characters in one call from which it is worth a second to load it
-_FIRST = 1 << 19  # characters of the first documents, all of which are compared
+_FIRST = 1 << 19  # characters of the first documents, which are all compared
 _ONE_IN = 1000  # of all others are compared
 
 _SPACES = ("", " ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n ", "\u00a0", "\u2003", "\u3000", "\u200b", "\u0085")
@@ -146,7 +146,7 @@ class TextTokens:
                 f"{tokenizer.name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes "
                 "any text"
             ) from error
-        # it would add those tokens, and in byte-level models hide leading spaces from the offsets
+        # it would add prefix and suffix, and in byte-level models hide leading spaces from the offsets
         self.backend.post_processor = None
 
     @property
@@ -530,7 +530,7 @@ def unlike_characters(one: Encode, other: Encode, key: str) -> NDArray[np.bool_]
 
 
 def texts_with(characters: NDArray[np.bool_], texts: Sequence[str]) -> list[int]:
-    """Return the numbers of the texts that hold one of the characters, none of which is ASCII."""
+    """Return the numbers of the texts that hold one of the characters. None of the characters is ASCII."""
     numbers = [at for at, text in enumerate(texts) if not text.isascii()]
     codes = np.frombuffer("".join(texts[at] for at in numbers).encode("utf-32-le"), np.uint32)
     places = np.flatnonzero(characters[codes])
