@@ -1,9 +1,9 @@
-"""Packing algorithms, and the registry that names them.
+"""Packing algorithms and the registry of their names.
 
-A histogram algorithm turns the number of segments of each extent into patterns; an order algorithm turns lengths, in
-the order of the source, into rows. `ALGORITHMS` is the only registry. A new algorithm is a file with a function
-`solve(histogram, max_segments)` or `arrange(lengths, max_len, max_segments)` and a line here. Importing this module is
-cheap: the file of an algorithm, and Numba with it, is imported when the algorithm first packs.
+A histogram algorithm gets the number of segments of each extent and returns patterns. An order algorithm gets lengths
+in source order and returns rows. To add an algorithm, write a module with a function `solve(histogram, max_segments)`
+or `arrange(lengths, max_len, max_segments)`, and add an entry to `ALGORITHMS`. Importing this package is cheap: the
+module of an algorithm, and Numba, are imported when the algorithm is first used.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Solver(Protocol):
     def __call__(self, histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
         """Pack `histogram[l]` segments of every extent l into packs of `len(histogram) - 1` tokens.
 
-        The histogram is int64, shape (max_len + 1,), with histogram[0] == 0. No pack holds more than
-        `max_segments` segments; None sets no limit.
+        histogram: int64, shape (max_len + 1,), with histogram[0] == 0. max_segments: maximum number of segments in a
+        pack; None sets no limit.
         """
         ...
 
@@ -45,45 +45,46 @@ class Arranger(Protocol):
         max_segments: int | None = None,
         open_row: OpenRow | None = None,
     ) -> OrderedRows:
-        """Arrange documents of `lengths` tokens, 0 where none are placed, in rows of `max_len` tokens.
+        """Arrange documents in rows of `max_len` tokens.
 
-        Lengths are int32, shape (documents,), and may be above max_len. No row holds more than `max_segments` segments;
-        None sets no limit. `open_row` is the row that earlier documents left open; None where these are the first.
+        lengths: tokens of each document that are placed (0 for none), int32, shape (documents,); may be above max_len.
+        max_segments: maximum number of segments in a row; None sets no limit. open_row: the row that earlier documents
+        left open; None if there are no earlier documents.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
-    """An algorithm: `get_algorithm("bfd").solve(histogram, max_segments=3).packs`."""
+    """An algorithm. Example: `get_algorithm("bfd").solve(histogram, max_segments=3).packs`."""
 
     name: str
-    """The name on the command line and in the manifest."""
+    """Name on the command line and in the manifest."""
 
     summary: str
     """One sentence for `--help`."""
 
     solve: Solver | None = None
-    """The function that packs a histogram, which always gives the same patterns; None for an order algorithm."""
+    """Function that packs a histogram, always into the same patterns; None for an order algorithm."""
 
     arrange: Arranger | None = None
-    """The function that packs lengths in order, which always give the same rows; None for a histogram algorithm."""
+    """Function that packs lengths in order, always into the same rows; None for a histogram algorithm."""
 
     draws: bool = False
-    """Whether most rows are drawn at random and `solve` packs only the rest; a bare histogram is solved as a whole."""
+    """Whether most rows are drawn at random and `solve` packs only the remaining segments."""
 
     always_draws: bool = False
-    """Whether rows are drawn even if that takes more rows than packing all documents by `solve`."""
+    """Whether rows are drawn even if packing all documents by `solve` needs fewer rows."""
 
     proves: bool = False
-    """Whether it may prove a higher lower bound than those of `packer.algorithms.bounds`."""
+    """Whether it may prove a higher lower bound than `packer.algorithms.bounds`."""
 
     keeps_whole: bool = True
-    """Whether only documents longer than max_len are cut. If not, lower bounds for whole documents do not hold."""
+    """Whether only documents longer than max_len are cut. If False, lower bounds for whole documents do not hold."""
 
 
 def _in_file(module: str, function: str) -> Callable[..., Any]:
-    """Make a solver or arranger that imports its module on first use."""
+    """Return a solver or arranger that imports its module on first use."""
 
     def run(*arguments: object) -> object:
         return getattr(import_module(f"packer.algorithms.{module}"), function)(*arguments)
@@ -148,11 +149,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
     )
 }
-"""Every algorithm by its name."""
+"""All algorithms by name."""
 
 
 def get_algorithm(name: str) -> Algorithm:
-    """Return the algorithm with this name; if there is none, a PackerError lists all names."""
+    """Return the algorithm with this name. Raises a PackerError that lists all names if there is none."""
     algorithm = ALGORITHMS.get(name)
     if algorithm is None:
         raise PackerError(f"No algorithm is called {name!r}; choose one of: {', '.join(sorted(ALGORITHMS))}")

@@ -1,40 +1,40 @@
-"""Lower bounds: packs that no packing of a histogram can go below, in exact integers.
+"""Lower bounds on the number of packs of a histogram, computed in exact integers.
 
-A histogram is int64, shape (max_len + 1,), with histogram[0] == 0; counts times max_len must fit an int64.
+A histogram is int64, shape (max_len + 1,), with histogram[0] == 0. Counts times max_len must fit into int64.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 COARSE = 1 << 17
-"""Largest capacity of `vector_bounds` that is counted exactly."""
+"""Largest capacity for which `vector_bounds` counts exactly."""
 
 
 def lower_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
-    """The largest of the bounds of this module; packs that every packing with this limit has at least."""
+    """Return the largest bound of this module: no packing with this limit has fewer packs."""
     return max(token_bound(histogram), l2_bound(histogram), segments_bound(histogram, max_segments))
 
 
 def cut_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
-    """Packs that are needed even if segments may be cut anywhere: [6, 6, 6] in packs of 10 -> 2, not 3."""
+    """Return a bound that holds even if segments may be cut anywhere: [6, 6, 6] in packs of 10 -> 2, not 3."""
     segments = int(histogram.sum())
     return max(token_bound(histogram), 0 if max_segments is None else -(-segments // max_segments))
 
 
 def token_bound(histogram: NDArray[np.int64]) -> int:
-    """Tokens over the capacity, rounded up: 3 segments of 3 tokens in packs of 4 -> 3."""
+    """Return tokens divided by the capacity, rounded up: 3 segments of 3 tokens in packs of 4 -> 3."""
     capacity = len(histogram) - 1
     tokens = int(histogram @ np.arange(capacity + 1))
     return -(-tokens // capacity)
 
 
 def l2_bound(histogram: NDArray[np.int64]) -> int:
-    """Bound L2 of Martello and Toth (Knapsack Problems, 1990, section 8.3.2).
+    """Return the bound L2 of Martello and Toth (Knapsack Problems, 1990, section 8.3.2).
 
-    Segments above half the capacity each have a pack of their own. For any alpha up to half the capacity, those above
-    capacity - alpha leave no room for segments of alpha or more, so those of these segments for which the other large
-    ones have no room need further packs. The bound is the best over alpha: [6, 6, 6, 5] in packs of 10 -> 4, whereas
-    the tokens alone give 3.
+    Each segment longer than half the capacity needs its own pack. For any alpha up to half the capacity, segments
+    longer than capacity - alpha leave no room for segments of alpha or more. Segments from alpha to half the capacity
+    must therefore fit beside the other long segments, or need more packs. The bound is the maximum over alpha: [6, 6,
+    6, 5] in packs of 10 -> 4, whereas the tokens alone give 3.
     """
     capacity = len(histogram) - 1
     half = capacity // 2
@@ -47,11 +47,12 @@ def l2_bound(histogram: NDArray[np.int64]) -> int:
 
 
 def segments_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
-    """Segments divided by the segments that a pack can hold, rounded up, with long ones counted separately.
+    """Return segments divided by the maximum number of segments in a pack, rounded up; long segments count separately.
 
-    For any t up to half the capacity, a segment above capacity - t shares its pack with none of t or more, and of those
-    between at most min(max_segments, capacity // t) fit into one pack. The bound is the best over t; t = 1 is the
-    plain number of segments over `max_segments`. [9, 2, 2, 2] in packs of 10, two at most -> 1 + 2 = 3.
+    For any t up to half the capacity, a segment longer than capacity - t shares no pack with segments of t or more. Of
+    the segments from t to capacity - t, at most min(max_segments, capacity // t) fit into one pack. The bound is the
+    maximum over t; t = 1 gives the number of segments divided by `max_segments`. [9, 2, 2, 2] in packs of 10, at most
+    two segments each -> 1 + 2 = 3.
     """
     capacity = len(histogram) - 1
     counts, _ = _below(histogram)
@@ -63,7 +64,7 @@ def segments_bound(histogram: NDArray[np.int64], max_segments: int | None = None
 
 
 def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Segments and tokens below each length, shape (max_len + 2,): [0, 2, 0, 1] -> [0, 0, 2, 2, 3], [0, 0, 2, 2, 5]."""
+    """Count segments and tokens below each length, (max_len + 2,): [0, 2, 0, 1] -> [0, 0, 2, 2, 3], [0, 0, 2, 2, 5]."""
     counts = np.zeros(len(histogram) + 1, np.int64)
     tokens = np.zeros(len(histogram) + 1, np.int64)
     np.cumsum(histogram, out=counts[1:])
@@ -72,11 +73,11 @@ def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def vector_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lower bounds on the rows of items with several demands, from each resource alone.
+    """Return a lower bound on the rows of items with several demands, for each resource alone.
 
-    The largest of them is a lower bound. Demands, (resources, items), are not above the capacities, (resources,), which
-    are at least 1; those of a capacity above COARSE are counted in coarser units, rounded down. [[6, 6, 2], [0, 1, 1]]
-    with capacities [10, 1] -> [2, 2].
+    demands: shape (resources, items), at most the capacities. capacities: shape (resources,), at least 1. The largest
+    bound holds for the items. Demands on a capacity above COARSE are counted in coarser units, rounded down. [[6, 6,
+    2], [0, 1, 1]] with capacities [10, 1] -> [2, 2].
     """
     bounds = np.zeros(len(capacities), np.int64)
     for resource, capacity in enumerate(capacities.tolist()):

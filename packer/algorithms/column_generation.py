@@ -1,4 +1,4 @@
-"""Column generation: a linear program over known patterns, and rounds that add patterns that improve it."""
+"""Column generation: a linear program over known patterns, and rounds that add better patterns."""
 
 from itertools import pairwise
 
@@ -9,28 +9,28 @@ from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 
 SCALE = 2**40
-"""Integer value of a whole pack."""
+"""Integer that represents the value 1 of a whole pack."""
 
 TOLERANCE = 2**-26
-"""Value beyond that of a pack that a pattern needs to become a column; HiGHS is exact to about 1e-7."""
+"""Amount by which a pattern's value must exceed 1 to be added as a column; HiGHS is exact to about 1e-7."""
 
 CAUTION = 0.7
-"""Weight of the values that gave the best bound, in the values at which patterns are priced."""
+"""Weight of the values with the best bound, when they are averaged with the current values to price patterns."""
 
 NEW_COLUMNS = 100
-"""Most patterns that a round adds, the most valuable first."""
+"""Maximum number of patterns that a round adds, the most valuable first."""
 
 
 class UnsolvedError(Exception):
-    """Raised if HiGHS neither solves a linear program nor stops at its limit of iterations; its solution is zeros."""
+    """Raised if HiGHS neither solves a linear program nor reaches its limit of iterations; its solution is zeros."""
 
 
 class ColumnGeneration:
-    """A linear program over the patterns of a histogram; every `step` solves it and adds patterns.
+    """A linear program over the patterns of a histogram. Each `step` solves it and adds patterns.
 
-    With `knots` the program is coarse: only lengths that are knots have a row, and a length between two knots counts
-    partly for each: 14 between 10 and 20 is 0.6 of a 10 and 0.4 of a 20. So values are linear between knots. The
-    certified bound still holds, but the packs of a solution only nearly provide a place for every segment.
+    With `knots`, the program is coarse: only lengths that are knots have a row. A length between two knots counts
+    partly for each: 14 between 10 and 20 is 0.6 of a 10 and 0.4 of a 20. Values are therefore linear between knots. The
+    certified bound still holds, but the packs of a solution provide only approximately a place for every segment.
     """
 
     def __init__(
@@ -41,21 +41,22 @@ class ColumnGeneration:
         knots: NDArray[np.int64] | None = None,
         values: NDArray[np.float64] | None = None,
     ) -> None:
-        """Start without patterns, for packs of at most `limit` segments of a histogram of shape (max_len + 1,).
+        """Start without patterns.
 
-        Knots are ascending indices of lengths, the first and the last among them; None makes all lengths knots. Values,
-        shape (lengths,), are those that gave a known bound; None for those of the simple bounds.
+        histogram: shape (max_len + 1,). limit: maximum number of segments in a pack. knots: ascending indices of
+        lengths, including the first and the last; None makes all lengths knots. values: values of the lengths that gave
+        a known bound, shape (lengths,); None uses the values of the simple bounds.
         """
         self.capacity = len(histogram) - 1
         self.limit = limit
         self.lengths = np.flatnonzero(histogram)
         self.demand = histogram[self.lengths]
         self.columns = 0
-        self.packs = np.zeros(0)  # how often the last solution uses each column
-        self.bound = 0  # the best certified bound so far
+        self.packs = np.zeros(0)  # packs of each column in the last solution
+        self.bound = 0  # best certified bound so far
         self.values = first_values(histogram, limit) if values is None else values
-        """The values (lengths,) that gave the best bound: no pattern is worth more than a pack."""
-        self.exact = False  # whether the last solution is optimal for the columns it had
+        """Values (lengths,) that gave the best bound. No pattern is worth more than a pack at these values."""
+        self.exact = False  # whether the last solution is optimal for its columns
         self.finished = False  # whether the linear program is solved: no pattern is worth more than a pack
         knots = np.arange(len(self.lengths)) if knots is None else knots
         ahead = np.append(knots[1:], knots[-1])
@@ -63,21 +64,21 @@ class ColumnGeneration:
         span = np.maximum(self.lengths[ahead] - self.lengths[knots], 1)[self._knot]
         self._share = (self.lengths - self.lengths[knots[self._knot]]) / span
         self._knots = len(knots)
-        # an iteration goes through the rows, and costs as much as a thousand of them anyway
+        # The cost of a simplex iteration: it visits all rows, and has a fixed cost of about 1,000 rows.
         self._per_iteration = self._knots + 1000
         self._priced = 0
-        self.pricing_work = pricing_work(self.lengths, self.capacity, limit)  # units of work to price the patterns once
+        self.pricing_work = pricing_work(self.lengths, self.capacity, limit)  # work units to price all patterns once
         demand = np.zeros(len(knots) + 1)
         np.add.at(demand, self._knot, self.demand * (1 - self._share))
         np.add.at(demand, self._knot + 1, self.demand * self._share)
-        self._proved = 0.0  # approximately the best bound of this program, before rounding up
+        self._proved = 0.0  # approximately the best bound of this program, before it is rounded up
         self._master = Master(demand[:-1])
         self._known: set[bytes] = set()
         self._sizes: list[NDArray[np.int64]] = []
         self._indices: list[NDArray[np.int64]] = []
 
     def solution(self) -> tuple[Patterns, NDArray[np.float64]]:
-        """The columns that the last solution uses, and the packs of each; the counts are these rounded up."""
+        """Return the columns that the last solution uses, and the packs of each. The counts are rounded up."""
         used = self.packs > 0
         sizes = np.concatenate(self._sizes)[: len(used)]
         places = np.repeat(used, sizes)
@@ -88,25 +89,25 @@ class ColumnGeneration:
         return Patterns(offsets=offsets, extents=extents.astype(np.int32), counts=counts), packs
 
     def add_patterns(self, patterns: Patterns) -> None:
-        """Make patterns of the histogram's lengths columns."""
+        """Add patterns over the histogram's lengths as columns."""
         self._add(patterns.offsets, np.searchsorted(self.lengths, patterns.extents))
 
     @property
     def work(self) -> int:
-        """Work so far, simplex iterations and pricing, in units of about 40 nanoseconds."""
+        """Work of simplex iterations and pricing so far, in units of about 40 nanoseconds."""
         return self._master.iterations * self._per_iteration + self._priced * self.pricing_work
 
     def step(self, work: int) -> None:
-        """Solve the linear program, improve the bound, and add the patterns that are worth more than a pack.
+        """Solve the linear program, improve the bound, and add patterns that are worth more than a pack.
 
-        The solver stops early at this limit of work; its values still give a bound.
+        work: limit at which the solver stops early. Its values then still give a bound.
         """
         self.packs, duals, self.exact = self._master.solve(max(1, work // self._per_iteration))
         ahead = np.append(duals[1:], 0.0)
         duals = np.clip(duals[self._knot] * (1 - self._share) + ahead[self._knot] * self._share, 0, 1)
         before = self.columns
-        # values close to those behind the best bound give a better one, and steadier patterns; where the linear program
-        # wants none of these, its own values do
+        # Values close to those with the best bound give a better bound and more stable patterns. If no pattern is added
+        # at them, use the linear program's own values.
         for weight in (CAUTION, 0.0):
             self._price(weight * self.values + (1 - weight) * duals, duals)
             if self.columns > before:
@@ -114,9 +115,9 @@ class ColumnGeneration:
         self.finished = self.exact and self.columns == before
 
     def _price(self, values: NDArray[np.float64], duals: NDArray[np.float64]) -> None:
-        """Improve the bound with `values`; add the best patterns at these that are worth more than a pack at `duals`.
+        """Improve the bound with `values`, and add the best patterns at these values that exceed 1 at `duals`.
 
-        Lengths that are in an added pattern get no pattern of their own, so that the patterns differ.
+        A length that is in an added pattern gets no pattern of its own, so that the added patterns differ.
         """
         scaled = (values * SCALE).astype(np.int64)
         best, table = price(self.lengths, scaled, self.capacity, self.limit)
@@ -138,7 +139,7 @@ class ColumnGeneration:
             self._add(np.cumsum([0, *map(len, chosen)]), np.concatenate(chosen))
 
     def _add(self, offsets: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
-        """Add the patterns that are not known yet."""
+        """Add the patterns that are not columns yet."""
         new = []
         for i, (start, end) in enumerate(pairwise(offsets)):
             key = indices[start:end].tobytes()
@@ -158,7 +159,7 @@ class ColumnGeneration:
     def _entries(
         self, sizes: NDArray[np.int64], indices: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """The columns of patterns as starts (patterns + 1,), rows and entries: two of a length are one entry of 2."""
+        """Return columns as starts (patterns + 1,), rows and entries: two segments of a length are one entry of 2."""
         pattern = np.repeat(np.arange(len(sizes)), sizes)
         places = pattern * (self._knots + 1) + self._knot[indices]
         share = self._share[indices]
@@ -171,22 +172,22 @@ class ColumnGeneration:
 
 
 class Master:
-    """Minimise the packs of known patterns such that every length has enough places.
+    """Minimize the number of packs of known patterns, with enough places for the segments of every length.
 
-    A place serves its length or the next shorter one, so one more place of length i may be passed down to i - 1. The
-    rows are the lengths in ascending order; the first columns pass places down, the others are the patterns.
+    A place of a length can serve the next shorter length too, so places may be passed down from length i to i - 1. Rows
+    are the lengths in ascending order. The first columns pass places down; the other columns are patterns.
     """
 
     def __init__(self, demand: NDArray[np.float64]) -> None:
-        """Start without patterns; demand[i] segments of the i-th length need a place."""
-        # imported here: most histograms never need it
+        """Start without patterns. demand[i]: number of segments of the i-th length."""
+        # Imported here, because most histograms never need it.
         import highspy
 
         self.lengths = len(demand)
         self.iterations = 0  # simplex iterations so far
         self._infinity: float = highspy.kHighsInf
         self._error, self._status = highspy.HighsStatus.kError, highspy.HighsModelStatus
-        # subtle: HiGHS 1.16 prints its version when callbacks are enabled, before `output_flag` can be set
+        # Subtle: HiGHS 1.16 prints its version when callbacks are enabled, before `output_flag` can be set.
         solver: type[highspy.Highs] = type("Solver", (highspy.Highs,), {"enableCallbacks": lambda self: None})
         self._highs = solver()
         for option, value in (
@@ -196,7 +197,7 @@ class Master:
             ("random_seed", 0),
             ("presolve", "off"),
             ("solver", "simplex"),
-            ("simplex_strategy", 4),  # primal: after new columns the basis stays feasible
+            ("simplex_strategy", 4),  # primal: the basis stays feasible after new columns
         ):
             self._highs.setOptionValue(option, value)
         nothing = np.array([], np.int32)
@@ -210,7 +211,7 @@ class Master:
     def add(
         self, starts: NDArray[np.int64], rows: NDArray[np.int64], entries: NDArray[np.float64], *, cost: float = 1.0
     ) -> None:
-        """Add patterns: the i-th gives entries[starts[i]:starts[i + 1]] places to the lengths of these rows."""
+        """Add patterns: pattern i gives entries[starts[i]:starts[i + 1]] places to the lengths rows[same slice]."""
         count = len(starts) - 1
         if count > 0:
             costs, lower, upper = np.full(count, cost), np.zeros(count), np.full(count, self._infinity)
@@ -218,16 +219,17 @@ class Master:
             self._highs.addCols(count, costs, lower, upper, len(rows), starts, rows, entries)
 
     def solve(self, iterations: int) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
-        """Solve the linear program, or stop after so many simplex iterations.
+        """Solve the linear program, or stop after `iterations` simplex iterations.
 
-        Returns how often each pattern is used, shape (patterns,); what a place of each length is worth, shape
-        (lengths,); and whether that is optimal. Raises an UnsolvedError if HiGHS ends in any other way.
+        Returns (packs, values, exact): the packs of each pattern, shape (patterns,); the value of a place of each
+        length, shape (lengths,); and whether the solution is optimal. Raises an UnsolvedError if HiGHS ends in any
+        other way.
         """
         self._highs.setOptionValue("simplex_iteration_limit", iterations)
         ended = self._highs.run()
         if ended == self._error:
-            # subtle: HiGHS refuses another number of threads than the first one in the process, where other code may
-            # have run it; 0 takes what there is, and the simplex method uses one in any case
+            # Subtle: HiGHS refuses a number of threads that differs from the first one in the process, which other code
+            # may have set. 0 accepts that number, and the simplex method uses one thread in any case.
             self._highs.setOptionValue("threads", 0)
             ended = self._highs.run()
         self.iterations += max(0, int(self._highs.getInfo().simplex_iteration_count))
@@ -241,10 +243,10 @@ class Master:
 
 
 def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64]:
-    """Return values (lengths,) at which no pattern is worth more than a pack: those that give the better of two bounds.
+    """Return values (lengths,) at which no pattern is worth more than a pack, for the better of two simple bounds.
 
-    Either a length is worth its share of the capacity, or it is worth one of the places beside lengths of at least t;
-    see `token_bound` and `segments_bound` in `packer.algorithms.bounds`.
+    Either each length is worth its share of the capacity, or each length of at least t is worth an equal share of the
+    places in a pack; see `token_bound` and `segments_bound` in `packer.algorithms.bounds`.
     """
     capacity = len(histogram) - 1
     lengths = np.flatnonzero(histogram)
@@ -261,9 +263,10 @@ def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64
 
 
 def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: int) -> int:
-    """Return a lower bound: the value of all segments over the value of the best pattern, rounded up.
+    """Return a lower bound: the value of all segments divided by the value of the best pattern, rounded up.
 
-    Python's integers make it a proof: with 3 segments worth 2 each, and no pack worth more than 4, it is 2.
+    Python's integers make it exact. Example: 3 segments worth 2 each, with no pack worth more than 4, need at least 2
+    packs.
     """
     if best == 0:
         return 0
@@ -272,7 +275,7 @@ def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: 
 
 
 def pricing_work(lengths: NDArray[np.int64], capacity: int, limit: int) -> int:
-    """Return the work of pricing the patterns once, in units of about 40 nanoseconds."""
+    """Return the work to price all patterns once, in units of about 40 nanoseconds."""
     layers = min(limit, capacity // int(lengths[0]))
     return layers * int((capacity - lengths).sum()) // 256
 
@@ -280,10 +283,10 @@ def pricing_work(lengths: NDArray[np.int64], capacity: int, limit: int) -> int:
 def price(
     lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int
 ) -> tuple[int, NDArray[np.int64]]:
-    """Price all patterns of these lengths, ascending, at these values; no sum of values of a pattern may pass int64.
+    """Price all patterns of `lengths`, which ascend, at `values`. The values of any pattern must sum to at most int64.
 
-    Returns the value of the best pattern, and a table for `patterns_with`: the best values of the other segments of a
-    pattern, by their number and their room. A pattern may hold a length more often than there are segments of it.
+    Returns the value of the best pattern, and a table for `patterns_with`. The table has the best value of a pattern's
+    other segments, by their number and their room. A pattern may have more segments of a length than exist.
     """
     if limit >= capacity // lengths[0]:
         table = _unlimited(lengths, values, capacity).reshape(1, -1)
@@ -292,9 +295,9 @@ def price(
     return int((values + table[-1, capacity - lengths]).max(initial=0)), table
 
 
-@jit_if_large  # compiling takes longer than to price the lengths of a few hundred documents
+@jit_if_large  # compiling takes longer than pricing the lengths of a few hundred documents
 def _unlimited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """The best value in each room from 0 to capacity, with any number of segments."""
+    """Return the best value for each room from 0 to capacity, with any number of segments."""
     best = np.zeros(capacity + 1, np.int64)
     for i in range(len(lengths)):
         length = lengths[i]
@@ -306,14 +309,14 @@ def _unlimited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: 
 
 @jit_if_large
 def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int) -> NDArray[np.int64]:
-    """The best value (limit + 1, capacity + 1) for each number of segments and each room, as upper limits."""
+    """Return the best value for each maximum number of segments and each room, shape (limit + 1, capacity + 1)."""
     best = np.zeros((limit + 1, capacity + 1), np.int64)
     for segments in range(1, limit + 1):
         before = best[segments - 1]
         after = best[segments]
         most = 0
         for i in range(len(lengths)):
-            # a shorter one of the same value is in a best pattern, too
+            # Skip a length that is worth no more than a shorter one: the shorter one is in a best pattern as well.
             if values[i] > most:
                 most = values[i]
                 _allow(before, lengths[i], most, after)
@@ -322,9 +325,9 @@ def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: in
 
 @jit_if_large
 def _allow(before: NDArray[np.int64], length: int, value: int, out_after: NDArray[np.int64]) -> None:
-    """Raise the best values to those that a last segment of this length and value allows."""
-    # two windows that begin at index 0: with no index that could be negative the loop becomes vector instructions,
-    # seven times as fast
+    """Raise the best values in `out_after` to those with one more segment of this length and value."""
+    # Two slices that begin at index 0: as no index can be negative, the compiler vectorizes the loop (seven times as
+    # fast).
     rooms = before[: len(before) - length]
     filled = out_after[length:]
     for room in range(len(rooms)):
@@ -335,14 +338,14 @@ def _allow(before: NDArray[np.int64], length: int, value: int, out_after: NDArra
 def patterns_with(
     chosen: NDArray[np.int64], lengths: NDArray[np.int64], values: NDArray[np.int64], table: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The best pattern with each chosen length in it, as offsets (chosen + 1,) and indices of lengths, descending."""
+    """Return the best pattern with each chosen length, as offsets (chosen + 1,) and indices of lengths, descending."""
     capacity = table.shape[1] - 1
     offsets = np.zeros(len(chosen) + 1, np.int64)
     indices = np.empty(16 * len(chosen) + 16, np.int64)
     step = 1 if len(table) > 1 else 0
     for pattern in range(len(chosen)):
         start = offsets[pattern]
-        # no pattern is longer than this
+        # No pattern is longer than this.
         if start + capacity // lengths[0] + 1 > len(indices):
             indices = _longer(indices, start, 2 * start + capacity // lengths[0] + 1)
         indices[start] = chosen[pattern]
@@ -351,14 +354,14 @@ def patterns_with(
         row = len(table) - 1
         i = len(lengths) - 1
         while table[row, room] > 0:
-            # the longest in a best pattern; a shorter one never comes before a longer one
+            # Find the longest length in a best pattern. A shorter length never comes before a longer one.
             while lengths[i] > room or values[i] + table[row - step, room - lengths[i]] != table[row, room]:
                 i -= 1
             indices[end] = i
             end += 1
             room -= lengths[i]
             row -= step
-        # the chosen one to its place
+        # Move the chosen length to its place in the order.
         place = start
         while place + 1 < end and indices[place + 1] > indices[place]:
             indices[place], indices[place + 1] = indices[place + 1], indices[place]
@@ -369,7 +372,7 @@ def patterns_with(
 
 @jit_if_large
 def _longer(indices: NDArray[np.int64], used: int, size: int) -> NDArray[np.int64]:
-    """The used ones in an array of this size."""
+    """Return a copy with space for `size` indices."""
     longer = np.empty(size, np.int64)
     for i in range(used):
         longer[i] = indices[i]

@@ -1,4 +1,4 @@
-"""Exact fill on a histogram: a short search finds packs without a gap, each repeated as long as its segments last."""
+"""Exact fill on a histogram: a short search finds full packs, and repeats each while its segments last."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 BACKTRACKS = 300
-"""Dead ends after which the search for one pattern ends with the fullest pack it found."""
+"""Number of dead ends after which the search for a pattern returns the fullest pack found."""
 
 
 class Filled(NamedTuple):
@@ -32,11 +32,11 @@ class Filled(NamedTuple):
 
 
 def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Fill packs to the last token if a short search can: the longest segment left, then the longest that fit.
+    """Fill packs to the last token where a short search can.
 
-    The search goes depth first, the longest first, and ends at a pack without a gap or after some hundred dead ends;
-    the pack it found is repeated as long as its segments last. Unless a limit on segments binds, it usually beats best
-    fit.
+    The search starts with the longest segment left and goes depth first, the longest first. It ends at a full pack, or
+    after BACKTRACKS dead ends with the fullest pack found. That pack is repeated while its segments last. Exact fill
+    usually beats best fit, except if a limit on segments binds.
     """
     limit = segment_limit(histogram, max_segments)
     below = np.arange(len(histogram))
@@ -45,7 +45,7 @@ def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) ->
 
 
 def nothing_filled() -> Filled:
-    """No packs, and room for some."""
+    """Return a table without packs, with space for 63."""
     return Filled(np.zeros((64, 4), np.int64), no_links())
 
 
@@ -57,9 +57,10 @@ def _exact_fill(
     backtracks: int,
     out: Filled,
 ) -> Filled:
-    """Fill packs until no segment of `out_left` is left; a search ends after `backtracks` dead ends.
+    """Fill packs until no segment of `out_left` is left. A search ends after `backtracks` dead ends.
 
-    `out_below`, at first every length, and `out_paths`, shape (2, most segments in a pack), are scratch space.
+    `out_below`, initially all lengths, and `out_paths`, shape (2, maximum number of segments in a pack), are scratch
+    space.
     """
     found = out_paths[1]
     longest = next_left(out_below, out_left, len(out_left) - 1, -1)
@@ -72,7 +73,7 @@ def _exact_fill(
 
 @jit_if_large
 def packs_left(left: NDArray[np.int64], found: NDArray[np.signedinteger], size: int) -> int:
-    """Count the packs of the pattern found[:size] that segments left can fill; its equal lengths are neighbors."""
+    """Return how many packs of pattern found[:size] the segments left can fill; its equal lengths are neighbors."""
     packs: int = left[found[0]]
     repeat = 0
     for place in range(size):
@@ -105,8 +106,8 @@ def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_
 def next_left(out_next: NDArray[np.int64], left: NDArray[np.int64], length: int, step: int) -> int:
     """Return the first length from `length` on, in steps of -1 or 1, with a segment left; 0 or len(left) if none has.
 
-    out_next[l] points in this direction, at first to l itself. Where a length has run out, the path is compressed, so
-    that later searches skip it.
+    out_next[l] points to a length in this direction, initially to l itself. The path over lengths that have run out is
+    compressed, so that later searches skip them.
     """
     found = length
     while 0 < found < len(left) and (out_next[found] != found or left[found] == 0):
@@ -129,11 +130,11 @@ def _search(
     out_path: NDArray[np.int64],
     out_found: NDArray[np.int64],
 ) -> int:
-    """Write the fullest pack found that begins with `longest` to `out_found`; returns how many segments it has."""
+    """Write the fullest pack found that begins with `longest` to `out_found`; return its number of segments."""
     limit = len(out_path)
     out_path[0] = longest
-    size = 1  # of the path
-    repeat = 1  # how often its last length stands at its end
+    size = 1  # number of segments in the path
+    repeat = 1  # how often the path's last length is repeated at its end
     room = len(left) - 1 - longest
     next_length = longest
     best_room = room + 1
@@ -144,7 +145,7 @@ def _search(
             length = next_left(out_below, left, min(room, next_length), -1)
             if length > 0 and length == out_path[size - 1] and left[length] == repeat:
                 length = next_left(out_below, left, length - 1, -1)
-        # the segments that the limit still allows must be able to beat the best
+        # Go on only if the segments that the limit still allows can beat the best pack.
         if length > 0 and room - (limit - size) * length < best_room:
             repeat = repeat + 1 if length == out_path[size - 1] else 1
             out_path[size] = length
@@ -160,7 +161,7 @@ def _search(
         backtracks -= 1
         if best_room == 0 or size == 1 or backtracks < 0:
             return found
-        # put one back, then try only shorter ones
+        # Put one segment back, then try only shorter ones.
         size -= 1
         room += out_path[size]
         next_length = out_path[size] - 1

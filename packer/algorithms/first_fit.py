@@ -1,4 +1,4 @@
-"""First-fit decreasing on a histogram: the longest first, each into the pack that was opened first and takes it."""
+"""First-fit decreasing on a histogram: each segment, the longest first, goes into the first pack with room for it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,9 @@ from packer.algorithms.patterns import Patterns
 
 
 def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Put each segment, the longest first, into the pack opened first among those that take it.
+    """Put each segment, the longest first, into the first opened pack that still has room for it.
 
-    The packs are exactly those of first fit over the sorted lengths, one by one (Johnson, 1973).
+    The result equals first fit over the sorted lengths, one by one (Johnson, 1973).
     """
     limit = segment_limit(histogram, max_segments)
     groups = new_groups(histogram)
@@ -30,15 +30,15 @@ def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None 
 
 @jit
 def _first_fit(histogram: NDArray[np.int64], limit: int, out_groups: NDArray[np.int64], out_links: Links) -> Links:
-    """Fill `out_groups` and return the links. Here, a group is an interval of packs that were opened in a row.
+    """Fill `out_groups` and return the links. Here, a group is an interval of packs opened one after another.
 
     A pack that takes a segment of length l is also the first candidate for the next one, so it takes as many as it can.
-    If only the first packs of a group took something, the group is divided into two intervals: for packs 0-9 of 100
-    tokens that hold [60], four segments of 20 make 0-1 with [60, 20, 20] and 2-9 with [60].
+    If only the first packs of a group took something, the group is divided into two intervals. Example: packs 0-9 of
+    100 tokens hold [60]; four segments of 20 turn packs 0-1 into [60, 20, 20], and packs 2-9 keep [60].
     """
     groups, links = out_groups, out_links
-    order = np.zeros(len(groups), np.int64)  # groups by their first pack; the last one is the untouched packs
-    rooms = np.zeros(len(groups), np.int64)  # residual of the packs of each group, in this order
+    order = np.zeros(len(groups), np.int64)  # groups by their first pack; the last group is the untouched packs
+    rooms = np.zeros(len(groups), np.int64)  # residual of each group's packs, in the same order
     rooms[0] = len(histogram) - 1
     for length in range(len(histogram) - 1, 0, -1):
         place = 0

@@ -1,4 +1,4 @@
-"""Small functions of arrays: ranges one after the other, positions, a stable sort by small whole numbers, extents."""
+"""Functions of index arrays: joined ranges, positions, a stable sort by small integers, and extents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Integer = TypeVar("Integer", bound=np.integer[Any])
 
 
 def joined_ranges(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the indices of all ranges, int64: starts [5, 2] and lengths [3, 2] -> [5, 6, 7, 2, 3]."""
+    """Return the indices of all ranges as one int64 array: starts [5, 2] and lengths [3, 2] -> [5, 6, 7, 2, 3]."""
     ends = np.cumsum(lengths, dtype=np.int64)
     indices = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
     indices += np.repeat(starts - (ends - lengths), lengths)
@@ -34,10 +34,11 @@ def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 
 def sorted_indices(keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Sort indices by key, from 0 to count - 1; those of equal keys stay in order.
+    """Sort indices stably by key; keys are integers from 0 to count - 1.
 
-    Returns where the indices of each key start, and the end of the last, int64 of shape (count + 1,); and the indices,
-    uint32 if that counts them, otherwise int64. Keys [2, 0, 2] and count 3 give [0, 1, 1, 3] and [1, 0, 2].
+    Returns (starts, indices). starts: int64, shape (count + 1,), the start of each key's indices, and the end of the
+    last key's. indices: uint32 if there are fewer than 2**32 keys, otherwise int64. Keys [2, 0, 2] and count 3 give [0,
+    1, 1, 3] and [1, 0, 2].
     """
     starts = np.zeros(count + 1, np.int64)
     indices = np.empty(len(keys), np.uint32 if len(keys) < 2**32 else np.int64)
@@ -47,12 +48,12 @@ def sorted_indices(keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], N
 
 @jit_if_large
 def _counting_sort(keys: NDArray[Any], out_starts: NDArray[np.int64], out_indices: NDArray[Any]) -> None:
-    """Write the result of `sorted_indices`; `out_starts` is all zero."""
+    """Write the result of `sorted_indices`; `out_starts` must be all zero."""
     for key in keys:
         out_starts[key] += 1
     for key in range(1, len(out_starts)):
         out_starts[key] += out_starts[key - 1]
-    # Each key is filled from its end, so that its end becomes its start.
+    # The indices of each key are filled in from the end, so the end of each key becomes its start.
     for i in range(len(keys) - 1, -1, -1):
         key = keys[i]
         out_starts[key] -= 1
@@ -60,6 +61,6 @@ def _counting_sort(keys: NDArray[Any], out_starts: NDArray[np.int64], out_indice
 
 
 def extents_of(lengths: NDArray[Integer], align: int) -> NDArray[Integer]:
-    """Return the extents of segments, the places that they take in rows: lengths rounded up to multiples of `align`."""
+    """Return the number of places that each segment takes in a row: its length rounded up to a multiple of `align`."""
     extents: NDArray[Integer] = lengths if align == 1 else -(-lengths // align) * align
     return extents

@@ -1,10 +1,10 @@
-"""How every kernel of the package runs: compiled by Numba, or as plain Python while there is little to do.
+"""How kernels run: compiled by Numba, or as plain Python in small commands.
 
-Importing Numba takes half a second, and compiling kernels takes several. In a command with few documents and tokens,
-kernels marked `jit_if_large` therefore run as the Python functions that they are. `prepare_for` decides that before
-planning, and where nothing is planned, the values in all arrays are counted. Once there is much to do, all kernels of
-the process are compiled. The choice never depends on timing, so a command does the same on every machine. Both ways
-give the same results.
+Importing Numba takes half a second, and compiling kernels takes several seconds. In a command with few documents and
+tokens, kernels marked `jit_if_large` therefore run as plain Python functions. `prepare_for` decides this before
+planning. Commands that plan nothing decide by the number of values in all arrays passed to kernels. Above the limit,
+all kernels of the process are compiled. The choice never depends on timing, so a command makes the same choice on every
+machine. Both ways give the same results.
 """
 
 from __future__ import annotations
@@ -26,71 +26,74 @@ from packer.progress import STATUS
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 FEW_DOCUMENTS, FEW_TOKENS = 1 << 9, 1 << 17
-"""Most documents and tokens of a command whose kernels run as plain Python."""
+"""Maximum number of documents, and of tokens, for which a command runs kernels as plain Python."""
 
 MOST_VALUES, MOST_VALUES_OF_ALL = 1 << 18, 1 << 21
-"""Most values in the arrays of a plain call, and of all plain calls of a process."""
+"""Maximum number of array values in one plain Python call, and in all plain Python calls of a process."""
 
 CACHE_DIR = "PACKER_CACHE_DIR"
-"""Environment variable that names the folder of compiled kernels, in a folder for each state of their sources.
+"""Environment variable: folder for compiled kernels, with one subfolder for each version of the kernels' sources.
 
-Any number of processes may write it, also of different versions of the package.
+Any number of processes may write to it at once, even with different versions of the package.
 """
 
 _SOURCES = ("algorithms", "token_memory", "plan", "column_names.py")
-"""Where kernels and their constants are."""
+"""Folders and files of the package that contain kernels or their constants."""
 
 _ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
 
 
 def jit(kernel: Kernel) -> Kernel:
-    """Compile a kernel with Numba on first use: cached on disk, the GIL released.
+    """Compile a kernel with Numba on first use, cached on disk, without holding the GIL.
 
-    Where no cache folder can be written (PACKER_CACHE_DIR, NUMBA_CACHE_DIR, the package's, the user's), it is compiled
-    in every process.
+    If no cache folder is writable (PACKER_CACHE_DIR, NUMBA_CACHE_DIR, the package's, the user's), every process
+    compiles the kernel.
 
-    Subtle: the cache of a kernel is renewed when its own file changes, not when a kernel it calls from another
-    file does. PACKER_CACHE_DIR and `tests/conftest.py` keep the caches of different sources apart; elsewhere, delete
-    `__pycache__` after a change to a kernel.
+    Subtle: Numba renews the cache of a kernel if the kernel's own file changes, but not if it calls a kernel of another
+    file that changes. PACKER_CACHE_DIR and `tests/conftest.py` keep the caches of different sources apart; elsewhere,
+    delete `__pycache__` after a change to a kernel.
     """
     return cast(Kernel, _Kernel(kernel, may_run_plain=False))
 
 
 def jit_if_large(kernel: Kernel) -> Kernel:
-    """Like `jit`, but run the Python function while there is little to do.
+    """Compile a kernel like `jit`, but run it as plain Python while there is little to do.
 
-    For kernels of whole numbers whose work is in proportion to the sizes of their arrays, and for what only kernels
-    call.
+    Use it for integer kernels whose running time is proportional to the size of their arrays, and for functions that
+    only kernels call.
     """
     return cast(Kernel, _Kernel(kernel, may_run_plain=True))
 
 
 def compile_from_now_on() -> None:
-    """Run no more kernels as plain Python in this process."""
+    """Compile all kernels that this process runs from now on."""
     global _is_compiling
     _is_compiling = True
 
 
 def prepare_for(*, documents: int, tokens: int = 0) -> None:
-    """Compile all kernels from now on if so many documents will be planned, or tokens copied, that it is worth it."""
+    """Compile all kernels from now on if the number of documents to plan, or of tokens to copy, is large."""
     if documents > FEW_DOCUMENTS or tokens > FEW_TOKENS:
         compile_from_now_on()
 
 
 class _Plain(threading.local):
-    """Whether this thread is in a call that runs as plain Python."""
+    """Whether this thread is inside a call that runs as plain Python."""
 
     active = False
 
 
 _plain = _Plain()
-_making = threading.Lock()  # held while the dispatcher of a kernel is made
-_plain_values = 0  # in the arrays of the plain calls of this process
-_is_compiling = False  # all kernels of this process
+_making = threading.Lock()  # held while a kernel's dispatcher is created
+_plain_values = 0  # values in the arrays of all plain calls of this process
+_is_compiling = False  # whether all kernels are compiled from now on
 
 
 class _Kernel:
-    """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
+    """A kernel that is compiled on first use.
+
+    Compiled kernels that call it get its dispatcher through `_numba_type_`.
+    """
 
     def __init__(self, function: Callable[..., object], *, may_run_plain: bool) -> None:
         functools.update_wrapper(self, function)
@@ -99,7 +102,7 @@ class _Kernel:
         self._compiled: Callable[..., object] | None = None
 
     def __call__(self, *arguments: object) -> object:
-        """Run the kernel in one of the two ways; inside a kernel that runs as plain Python, the Python function."""
+        """Run the kernel compiled or as plain Python. A plain kernel calls other kernels as plain Python too."""
         global _plain_values
         if _plain.active:
             return self.function(*arguments)
@@ -118,7 +121,7 @@ class _Kernel:
 
     @property
     def compiled(self) -> Callable[..., object]:
-        """Numba's dispatcher; with NUMBA_DISABLE_JIT, the Python function."""
+        """Numba's dispatcher of the kernel; the Python function if NUMBA_DISABLE_JIT is set."""
         if self._compiled is None:
             with _making:
                 self._compiled = self._compiled or self._new_dispatcher()
@@ -128,11 +131,11 @@ class _Kernel:
         numba = prepared_numba()
         usual = numba.config.CACHE_DIR
         shared = os.environ.get(CACHE_DIR)
-        if shared:  # CACHE_DIR is read when the dispatcher is made
+        if shared:  # Numba reads CACHE_DIR when the dispatcher is created
             numba.config.CACHE_DIR = str(Path(shared) / state_of_sources())
         try:
             made: Callable[..., object] = numba.njit(cache=True, nogil=True)(self.function)
-        except RuntimeError:  # no folder for the cache
+        except RuntimeError:  # no cache folder is writable
             made = numba.njit(nogil=True)(self.function)
         finally:
             numba.config.CACHE_DIR = usual
@@ -149,7 +152,7 @@ class _Kernel:
 
 
 def _values(arguments: tuple[object, ...]) -> int:
-    """Count the values of all arrays, also of those in named tuples."""
+    """Count the values of all arrays, including arrays in named tuples."""
     return sum(
         argument.size if isinstance(argument, np.ndarray) else _values(argument) if isinstance(argument, tuple) else 0
         for argument in arguments
@@ -158,9 +161,10 @@ def _values(arguments: tuple[object, ...]) -> int:
 
 @functools.cache
 def state_of_sources() -> str:
-    """Return a hash of the sources that kernels are compiled from.
+    """Return a hash of the sources from which kernels are compiled.
 
-    Numba looks at the time and size of a kernel's own file, which may be those of another version in an image.
+    Numba compares the time and size of a kernel's own file. In a container image, another version of the file may have
+    the same time and size.
     """
     package, digest = Path(__file__).parent.parent, hashlib.sha256()
     for name in _SOURCES:
@@ -169,32 +173,32 @@ def state_of_sources() -> str:
     return digest.hexdigest()[:16]
 
 
-_measured: list[Callable[[], float]] = []  # the time that this process has compiled, once Numba is imported
+_measured: list[Callable[[], float]] = []  # return the seconds spent compiling; empty before Numba is imported
 
 
 def compile_seconds() -> float:
-    """Return how long this process has compiled kernels."""
+    """Return the seconds that this process has spent compiling kernels."""
     return sum(seconds() for seconds in _measured)
 
 
 @functools.cache
 def prepared_numba() -> ModuleType:
-    """Import Numba, with what the package adds to it: access to memory, a notice, a check of memory."""
+    """Import Numba and extend it with memory access, a message about compiling and a check of memory."""
     import numba
     from numba.core import event
 
     from packer.algorithms.memory import teach_numba
 
     class Compiling(event.TimingListener):
-        """Measures all compilations, and reports the first one; kernels in the cache are not compiled."""
+        """Measure all compilations and report the first one. Loading a kernel from the cache is no compilation."""
 
         def on_start(self, event: object) -> None:
-            if not self.done and not self._depth:  # compiling a kernel compiles those that it calls
+            if not self.done and not self._depth:  # compiling a kernel also compiles the kernels that it calls
                 STATUS.info("compiling kernels, once")
             super().on_start(event)  # type: ignore[no-untyped-call]
 
     class AddressSpaceCheck(event.Listener):
-        """Raises MemoryError before LLVM runs out of address space, which would abort the process."""
+        """Raise MemoryError before LLVM runs out of address space, which would abort the process."""
 
         def on_start(self, event: object) -> None:
             check_address_space(_ADDRESS_SPACE, "a kernel")
@@ -205,7 +209,7 @@ def prepared_numba() -> ModuleType:
     compiling = Compiling()  # type: ignore[no-untyped-call]
     _measured.append(lambda: compiling.duration if compiling.done else 0.0)
     event.register("numba:compile", compiling)  # type: ignore[no-untyped-call]
-    # The lock is taken to compile a kernel, and to load it from the cache.
+    # Numba takes this lock to compile a kernel and to load one from the cache.
     event.register("numba:compiler_lock", AddressSpaceCheck())  # type: ignore[no-untyped-call]
     teach_numba()
     return numba

@@ -1,4 +1,4 @@
-"""Access to memory by address, in Python and in compiled code: array views, libc's memcpy and prefetching."""
+"""Memory access by address, in Python and in compiled code: array views, libc's memcpy and prefetching."""
 
 # The functions inside `teach_numba` are templates, which Numba calls with types and compiles.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code=call-arg
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _FETCHED = 512  # bytes to prefetch; the hardware prefetcher continues from there
-_LINE = 64  # bytes of a cache line
+_LINE = 64  # bytes in a cache line
 
 
 def array_at(address: int | np.uint64, count: int, dtype: np.dtype[Any] | type[np.generic]) -> NDArray[Any]:
-    """View `count` values of `dtype` at a memory address."""
+    """Return an array of `count` values of `dtype` that views memory at an address."""
     size = int(count) * np.dtype(dtype).itemsize
     return np.frombuffer(memoryview((ctypes.c_char * size).from_address(int(address))), dtype)
 
@@ -27,11 +27,11 @@ def copy_bytes(destination: int, source: int | np.uint64, count: int) -> None:
 
 
 def prefetch(address: int | np.uint64, count: int) -> None:
-    """Prefetch the first cache lines of `count` bytes in compiled code; addresses that are not mapped are ignored."""
+    """Prefetch the first cache lines of `count` bytes. Unmapped addresses are ignored; Python does nothing."""
 
 
 def teach_numba() -> None:
-    """Have compiled code do the same as the functions above, by a few instructions."""
+    """Register implementations of the functions above for compiled code."""
     from llvmlite import ir
     from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
     from numba.core import cgutils, types
@@ -53,7 +53,7 @@ def teach_numba() -> None:
             takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
             fetch = cgutils.get_or_insert_function(builder.module, takes, "llvm.prefetch.p0")
             line = builder.inttoptr(arguments[0], cgutils.voidptr_t)
-            builder.call(fetch, [line, word(0), word(3), word(1)])  # to read, to keep, data
+            builder.call(fetch, [line, word(0), word(3), word(1)])  # read access, keep in cache, data
             return context.get_dummy_value()
 
         return types.none(types.uint64), generate

@@ -1,15 +1,16 @@
 """Rows that look like the corpus: segments in random order, each row closed by segments that fill it exactly.
 
-Solvers sort by length, so a row holds segments of similar lengths. Here, a row takes the next segments of a random
-order until one does not fit; then it is closed by one, two or three others that fill the gap exactly, found among the
-next NEAR of the order. If there are none, up to MOST_REMOVED segments are put back and the larger gap is tried. Rows
-without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have been, if
-their lengths are varied enough. A random share of the segments is kept for that: as few as need no further row.
+Solvers sort by length, so the segments of a row have similar lengths. Here, a row takes the next segments of a random
+order until one does not fit. Then it is closed by up to three other segments that fill the gap exactly, found among the
+next NEAR segments of the order. If there are none, up to MOST_REMOVED segments are put back, and the larger gap is
+tried. Rows without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have
+been, if their lengths are varied enough. A random share of the segments is reserved for the solver: the smallest share
+that needs no additional row.
 
-Closing takes more short segments than a random order has. If they came from anywhere, short ones would run out, and
-later rows would have long segments only. The next NEAR are replenished as rows are drawn, so that all rows are alike.
-Rows that they cannot close are given up, or, on request, closed by segments from anywhere (`far`): more rows are
-exactly full, which may save a few rows, and rows are less mixed.
+Rows are closed mostly by short segments. If these came from anywhere in the order, short segments would run out, and
+later rows would have only long ones. The next NEAR segments are replenished as rows are drawn, so all rows are alike. A
+row that they cannot close is given up. With `far`, it may be closed by segments from anywhere: more rows are exactly
+full, which may save a few rows, but rows are less mixed.
 """
 
 from collections.abc import Iterator
@@ -25,19 +26,19 @@ from packer.algorithms.optimal import auto
 from packer.algorithms.patterns import Patterns, Rows
 
 SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
-"""Shares of the tokens that are left to the solver, tried in turn."""
+"""Shares of the tokens reserved for the solver, tried in turn."""
 
 WORK_OF_REST = 2_000_000
-"""Limit for the solver of what is left, a tenth of a second; see `packer.algorithms.optimal.Limits`."""
+"""Work limit of the solver for the reserved segments, about 0.1 seconds; see `packer.algorithms.optimal.Limits`."""
 
 NEAR = 2048
-"""Segments, next in the order, that may close a row."""
+"""Number of upcoming segments in the order among which segments that close a row are searched."""
 
 CANDIDATES = 64
-"""Segments, next in the order, that are tried as the first of two or three that close a row."""
+"""Number of upcoming segments that are tried as the first of two or three closing segments."""
 
 PARTNERS = 8
-"""Segments after it that are tried as the second of three."""
+"""Number of segments after the first that are tried as the second of three."""
 
 MOST_REMOVED = 4
 """Maximum number of segments put back if nothing closes the row."""
@@ -45,19 +46,19 @@ MOST_REMOVED = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mix:
-    """How rows are made of segments in random order: the first are drawn, and the rest follows patterns."""
+    """How to make rows from segments in random order: draw the first rows, and let the others follow patterns."""
 
     drawn: int
-    """Number of rows that are drawn; 0 if all follow patterns."""
+    """Number of drawn rows; 0 if all rows follow patterns."""
 
     far: bool
-    """Whether segments from anywhere in the order may close a row that is drawn."""
+    """Whether segments from anywhere in the order may close a drawn row."""
 
     rest: Patterns
     """Patterns of all other rows."""
 
     lower_bound: int = 0
-    """Number of rows below which the solver proved that no packing can go; 0 if it was not asked."""
+    """Lower bound on the number of rows that the solver proved; 0 if it did not run on all segments."""
 
     @property
     def packs(self) -> int:
@@ -65,7 +66,7 @@ class Mix:
         return self.drawn + self.rest.packs
 
     def rows(self, order: NDArray[np.int32], max_len: int, max_segments: int | None) -> Rows:
-        """Make the rows of the extents that `mix` was called with, in the same order."""
+        """Return the rows. `order` must be the array that `mix` was called with."""
         rest = self.rest.rows()
         if not self.drawn:
             return rest
@@ -80,16 +81,16 @@ def mix(
     always_draws: bool,
     work: int,
 ) -> Mix:
-    """Decide how many rows are drawn: as many as cost no row more than if the solver packed all segments.
+    """Choose how many rows to draw: the largest number that needs no more rows than the solver alone.
 
-    `order`, int32 of shape (segments,), has the extents in random order. `work` limits the solver of all segments; it
-    is asked only if no way to draw reaches the lower bound first. With `always_draws`, it is not asked: the way to draw
-    that needs the fewest rows is taken.
+    order: extents in random order, int32, shape (segments,). work: work limit of the solver for all segments. That
+    solver runs only if no drawing reaches the lower bound first. With `always_draws` it does not run, and the drawing
+    that needs the fewest rows is used.
     """
     histogram = np.bincount(order, minlength=max_len + 1)
     least = lower_bound(histogram, max_segments)
     best: Mix | None = None
-    most = len(order)  # a way to draw that needs more rows is not taken
+    most = len(order)  # drawings that need more rows are skipped
     for far, drawn in _ways_to_draw(order, max_len, max_segments):
         left = histogram - np.bincount(drawn.values, minlength=max_len + 1)
         if len(drawn) + lower_bound(left, max_segments) > most:
@@ -110,13 +111,13 @@ def mix(
 
 
 def _solved(histogram: NDArray[np.int64], max_segments: int | None, work: int) -> Mix:
-    """Leave all segments to the solver."""
+    """Pack all segments with the solver."""
     rest = auto(histogram, max_segments, work=work)
     return Mix(drawn=0, far=False, rest=rest, lower_bound=rest.lower_bound)
 
 
 def _ways_to_draw(order: NDArray[np.int32], max_len: int, max_segments: int | None) -> Iterator[tuple[bool, Rows]]:
-    """Yield (far, drawn rows) for growing shares that are left, at first without and then with `far`."""
+    """Yield (far, drawn rows) for each share of SHARES, first without `far`, then with it."""
     total = int(order.sum(dtype=np.int64))
     for far in (False, True) if len(order) > NEAR else (False,):
         drawn = _draw_most(order, max_len, max_segments, far=far)
@@ -129,20 +130,20 @@ def _ways_to_draw(order: NDArray[np.int32], max_len: int, max_segments: int | No
 
 
 def _draw_most(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, far: bool) -> Rows:
-    """Draw as many rows as leave the smallest share."""
+    """Draw as many rows as possible with the smallest share reserved."""
     reserve = int(SHARES[0] * order.sum(dtype=np.int64))
     return draw_rows(order.copy(), max_len, max_segments, reserve=reserve, far=far)
 
 
 class _Drawing(NamedTuple):
-    """Segments that are in no row yet."""
+    """Segments that are not in a row yet."""
 
-    order: NDArray[np.int32]  # (segments,) extents in random order; those before the current position are drawn
-    left: NDArray[np.int64]  # (max_len + 1,) how many there are of each extent
-    near: NDArray[np.int64]  # (max_len + 1,) how many of these are among the next ones, which may close a row
-    taken_far: NDArray[np.int64]  # (max_len + 1,) how many of those behind the next ones have already closed a row
-    skipped: NDArray[np.int64]  # (max_len + 1,) how many still in `order` have closed a row and must be skipped
-    closers: NDArray[np.int64]  # (3,) scratch space for the extents of segments that may close a row
+    order: NDArray[np.int32]  # (segments,) extents in random order; segments before the current position are drawn
+    left: NDArray[np.int64]  # (max_len + 1,) number of segments left of each extent
+    near: NDArray[np.int64]  # (max_len + 1,) number of them among the next `ahead` positions, which may close a row
+    taken_far: NDArray[np.int64]  # (max_len + 1,) number of segments beyond them that have already closed a row
+    skipped: NDArray[np.int64]  # (max_len + 1,) number of segments in `order` that closed a row and must be skipped
+    closers: NDArray[np.int64]  # (3,) scratch space for the extents of closing segments
 
 
 def draw_rows(
@@ -156,12 +157,12 @@ def draw_rows(
 ) -> Rows:
     """Draw rows that are exactly full.
 
-    Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order, give rows [5, 3, 2] and [4, 6], and a 5 is left: it did not
-    fit after 4, and 6 closed the row.
+    Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order, give rows [5, 3, 2] and [4, 6]. The second 5 is left over:
+    it did not fit after 4, and 6 closed the row.
 
-    `order`, int32 of shape (segments,), has the extents in random order, and is used as scratch space. Those that no
-    row takes sum up to `reserve` or more; with a larger reserve, the rows are the first of the same rows. The next
-    `ahead` in the order may close a row; with `far`, those from anywhere if these cannot.
+    order: extents in random order, int32, shape (segments,); used as scratch space. reserve: the extents left over sum
+    to at least this number; a larger reserve returns fewer of the same rows. ahead: number of upcoming segments that
+    may close a row. far: whether segments from anywhere may close a row that these cannot close.
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
@@ -186,15 +187,15 @@ def _draw(
     out_row_extents: NDArray[np.int32],
     out_row_starts: NDArray[np.int64],
 ) -> int:
-    """Draw rows until `places` tokens have been drawn, padding of given up rows included, or the order ends.
+    """Draw rows until they cover `places` tokens, including the padding of rows that were given up, or the order ends.
 
-    Writes the extents of full rows, row by row, and where each starts. `out_row`, shape (most segments in a row,), is
-    scratch space. Returns the number of full rows.
+    Writes the extents of full rows, row by row, and the start of each row. out_row: scratch space, shape (maximum
+    number of segments in a row,). Returns the number of full rows.
     """
     order, left, near, taken_far, skipped, _ = drawing
     rows, size, position, end = 0, 0, 0, 0
     while places > 0 and position < len(order):
-        # Take segments as they come until the row is full, or the next one does not fit.
+        # Take the next segments until the row is full or one does not fit.
         taken = 0
         room = len(left) - 1
         while room > 0:
@@ -234,10 +235,10 @@ def _draw(
 def _close(
     drawing: _Drawing, counts: NDArray[np.int64], position: int, out_row: NDArray[np.int32], taken: int, room: int
 ) -> tuple[int, int, int]:
-    """Fill a row exactly, putting back as few segments as that takes; returns (position, taken, room).
+    """Fill a row exactly, and put back as few segments as necessary. Returns (position, taken, room).
 
-    `counts`, which is `drawing.near` or `drawing.left`, says which segments may fill it.
-    Segments that are put back come next in the order. If nothing fills the row, it stays as it is, with room left.
+    counts: segments that may fill the row, `drawing.near` or `drawing.left`. Segments that are put back come next in
+    the order. If nothing fills the row, it is unchanged and has room left.
     """
     order, left, near, taken_far, skipped, closers = drawing
     gap = room
@@ -266,10 +267,10 @@ def _close(
 
 @jit_if_large
 def _find_closers(drawing: _Drawing, counts: NDArray[np.int64], position: int, gap: int, most: int) -> int:
-    """Write the extents of at most three segments that fill a gap exactly to `closers`; returns how many, 0 for none.
+    """Write the extents of up to three segments that fill a gap exactly to `closers`; return their number, 0 if none.
 
-    Two are preferred: one alone must be as long as the gap, and three are shorter than segments usually are, so that
-    either would change the lengths that are left. The first of them is drawn by the order, the last by the gap.
+    Two segments are preferred. A single one must be as long as the gap, and three must be unusually short, so both
+    would skew the remaining lengths. The order determines the first segment, the gap the last one.
     """
     order, closers = drawing.order, drawing.closers
     end = min(position + CANDIDATES, len(order))

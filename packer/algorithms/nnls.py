@@ -1,13 +1,13 @@
 """Non-negative least-squares histogram packing (NNLSHP) as published (Krell et al., arXiv 2107.02027).
 
-Every way to fill a pack exactly is a **strategy**. How often each is used is the non-negative least-squares solution of
-"all strategies together hold the histogram", rounded to whole numbers; the remainder is packed by a rule.
+Each way to fill a pack exactly is a **strategy**. The number of packs per strategy is the non-negative least-squares
+solution of "all strategies together hold the histogram", rounded to integers. A rule packs the remaining segments.
 
-The least squares are solved by the active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974,
-chapter 23), without ever forming the matrix. Strategies are its columns, which enter the **passive** set one at a time,
-steepest first, and leave it when their amount reaches zero. The solver keeps a Cholesky factor of the Gram matrix of
-the passive columns. A new column extends it by one solve, and a column that leaves shortens it by Givens rotations, so
-a step costs passive ** 2, and the columns outside are only scanned.
+The solver is the active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23). It never
+forms the matrix whose columns are the strategies. Columns enter the **passive** set one at a time, the steepest first,
+and leave it when their amount reaches zero. The solver keeps a Cholesky factor of the Gram matrix of the passive
+columns. A new column extends the factor by one solve, and a column that leaves shortens it by Givens rotations. A step
+therefore costs passive ** 2, and a scan of the other columns.
 """
 
 import math
@@ -32,23 +32,26 @@ from packer.algorithms.patterns import Patterns, Rows
 from packer.errors import PackerError
 
 PAPER_DEPTH = 3
-"""Segments per pack in the paper's experiments; the published form uses it if no limit is given."""
+"""Maximum number of segments per pack in the paper's experiments; used if no limit is given."""
 
 CHEAP_LENGTHS = 8
-"""Lengths up to this one have the weight CHEAP_WEIGHT in the paper's objective, others 1."""
+"""In the paper's objective, lengths up to this one have the weight CHEAP_WEIGHT, other lengths the weight 1."""
 
 CHEAP_WEIGHT = 0.09
 
 MOST_STRATEGIES = 100_000
-"""Strategies that the published form builds, within seconds: enough for 1,024 tokens at depth 3."""
+"""Maximum number of strategies, which takes seconds to solve; 1,024 tokens with 3 segments have fewer."""
 
 
 DEPENDENT = 1e-13
-"""Part of a column's squared norm; if its squared distance from the passive columns is less, it adds nothing."""
+"""Share of a column's squared norm that counts as zero.
+
+A column is linearly dependent on the passive columns if its squared distance from their span is below this share.
+"""
 
 
 class Strategies(NamedTuple):
-    """Strategies and how often each is used."""
+    """Strategies, and the number of packs of each."""
 
     offsets: NDArray[np.int64]  # (strategies + 1,)
     lengths: NDArray[np.int32]  # (offsets[-1],)
@@ -58,7 +61,7 @@ class Strategies(NamedTuple):
 class PatternColumns(NamedTuple):
     """Strategies as columns of the matrix.
 
-    [2, 1, 1] is lengths[offsets[k]:offsets[k + 1]] and has 1 in row 2 and 2 in row 1.
+    The strategy [2, 1, 1] is stored in lengths[offsets[k]:offsets[k + 1]]. Its column has 1 in row 2, and 2 in row 1.
     """
 
     offsets: NDArray[np.int64]  # (columns + 1,)
@@ -73,18 +76,19 @@ class WantedSums(NamedTuple):
 
 
 class Passive(NamedTuple):
-    """Columns with an amount above 0; only the first `used` entries of the arrays count."""
+    """Columns with an amount above 0. Only the first `used` entries of the arrays are valid."""
 
-    columns: NDArray[np.int64]  # (capacity,) numbers of the columns
+    columns: NDArray[np.int64]  # (capacity,) indices of the columns
     amounts: NDArray[np.float64]  # (capacity,)
     factor: NDArray[np.float64]  # (capacity, capacity) upper triangular R; R.T @ R is the Gram matrix
     used: int
 
 
 def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack by NNLSHP as published: every strategy, nearest whole numbers, and {l, max_len - l} for the remainder.
+    """Pack by NNLSHP as published: {l, max_len - l} for each segment of length l that the rounded amounts leave.
 
-    None means the paper's 3 segments. Raises a `PackerError` if there are more than `MOST_STRATEGIES` strategies.
+    If max_segments is None, it is 3, as in the paper. Raises a PackerError if there are more than `MOST_STRATEGIES`
+    strategies.
     """
     limit = segment_limit(histogram, PAPER_DEPTH if max_segments is None else max_segments)
     capacity = len(histogram) - 1
@@ -97,14 +101,14 @@ def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Pat
     offsets, lengths = every_strategy(capacity, limit)
     columns = PatternColumns(offsets, lengths)
     target = WantedSums(histogram.astype(np.float64), _paper_weights(capacity))
-    tolerance = 1e-12 * max(1, int(histogram.sum()))  # the slope below which a strategy does not count
+    tolerance = 1e-12 * max(1, int(histogram.sum()))  # slopes below this count as zero
     passive = improve(columns, target, no_columns(capacity + 1), tolerance)
     solution = _taken(columns, passive)
     counts = np.rint(solution.amounts).astype(np.int64)
     if limit == 1:
         return fill(histogram, limit, solution, counts)
 
-    # every positive residual at length l takes {l, max_len - l}
+    # Each remaining segment of length l gets a pack {l, max_len - l}.
     left = np.maximum(histogram - _places(solution, counts, capacity), 0)
     partner = np.minimum(np.arange(capacity + 1), capacity - np.arange(capacity + 1))
     pairs = np.stack([partner, capacity - partner], axis=1)
@@ -126,27 +130,28 @@ def _taken(columns: PatternColumns, passive: Passive) -> Strategies:
 
 
 def _places(solution: Strategies, counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """Return the number of places for each length if strategy k is used counts[k] times: shape (max_len + 1,)."""
+    """Return the number of places of each length if strategy k has counts[k] packs, shape (max_len + 1,)."""
     places = np.zeros(capacity + 1, np.int64)
     np.add.at(places, solution.lengths, np.repeat(counts, np.diff(solution.offsets)))
     return places
 
 
 def _paper_weights(capacity: int) -> NDArray[np.float64]:
-    """Return the squares of the paper's weights: shape (max_len + 1,)."""
+    """Return the squares of the paper's weights, shape (max_len + 1,)."""
     weights = np.ones(capacity + 1)
     weights[: CHEAP_LENGTHS + 1] = CHEAP_WEIGHT**2
     return weights
 
 
 def fill(histogram: NDArray[np.int64], limit: int, solution: Strategies, counts: NDArray[np.int64]) -> Patterns:
-    """Pack `counts[k]` times strategy k, and then the remaining segments by best fit.
+    """Pack each strategy k `counts[k]` times, then the remaining segments by best fit.
 
-    If the strategies need more segments of a length than there are, the last packs lack them: their places may take
-    shorter segments, and otherwise stay padding. Empty packs are left out. Lengths ascend in a strategy.
+    If the strategies need more segments of a length than exist, the last packs are built without the missing segments.
+    Best fit may fill the gap with shorter segments; what remains is padding. Empty packs are dropped. Lengths must
+    ascend in a strategy.
     """
-    # A length that runs out cuts the packs of a strategy at most twice: where there are too few for a whole pack, and
-    # where there are none.
+    # When a length runs out, a strategy gets at most two more groups: one pack with too few segments of it, and packs
+    # with none.
     packs = open_packs(histogram, len(histogram) - 1, more=len(counts) + 2 * np.count_nonzero(histogram))
     found = np.empty(len(histogram), np.int64)
     links = _fill(histogram, limit, solution.offsets, solution.lengths, counts, found, packs, no_links())
@@ -167,14 +172,14 @@ def _fill(
     out: OpenPacks,
     out_links: Links,
 ) -> Links:
-    """Return the links of groups, first those of the strategies, then those of best fit."""
+    """Return the links of all groups: first the groups of strategies, then those of best fit."""
     capacity = len(histogram) - 1
     left = histogram.copy()
     filled = Filled(out.groups, out_links)
     for strategy in range(len(counts)):
         wanted = counts[strategy]
         while wanted > 0:
-            # as many segments of each length as the strategy has, or as are left
+            # Take as many segments of each length as the strategy has, or none of a length if too few are left.
             size, repeat, room = 0, 0, capacity
             for entry in range(offsets[strategy], offsets[strategy + 1]):
                 length = lengths[entry]
@@ -196,10 +201,10 @@ def _fill(
 def count_strategies(capacity: int, limit: int, most: int) -> int:
     """Return the number of ways to fill `capacity` tokens exactly with at most `limit` segments.
 
-    Stops counting as soon as there are more than `most`. Example: 4 tokens, at most 3 segments -> 4, for [4], [3, 1],
-    [2, 2] and [2, 1, 1].
+    Stops counting when the number exceeds `most`. Example: 4 tokens and at most 3 segments -> 4: [4], [3, 1], [2, 2]
+    and [2, 1, 1].
     """
-    # equal to the number of ways with segments of at most `limit` tokens: draw [2, 1, 1] as dots, and swap axes
+    # This equals the number of ways with any number of segments of at most `limit` tokens (conjugate partitions).
     ways = [1] * (capacity + 1)
     for part in range(2, min(limit, capacity) + 1):
         if ways[capacity] > most:
@@ -210,26 +215,26 @@ def count_strategies(capacity: int, limit: int, most: int) -> int:
 
 
 def every_strategy(capacity: int, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return offsets and lengths of every way to fill a pack with at most `limit` segments; lengths ascend in each."""
+    """Return (offsets, lengths) of each way to fill a pack with at most `limit` segments; lengths ascend in each."""
     strategies = count_strategies(capacity, limit, np.iinfo(np.int64).max)
     return _every_strategy(capacity, min(limit, capacity), strategies)
 
 
 @jit
 def _every_strategy(capacity: int, limit: int, strategies: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Count through the strategies in the order of their lengths: [1, 1, 2], [1, 3], [2, 2], [4]."""
+    """Enumerate the strategies in lexicographic order: [1, 1, 2], [1, 3], [2, 2], [4]."""
     offsets = np.zeros(strategies + 1, np.int64)
-    lengths = np.empty(limit * strategies, np.int32)  # memory that is not written is not used
+    lengths = np.empty(limit * strategies, np.int32)  # memory that is never written takes no space
     stack = np.zeros(limit + 1, np.int64)
     used = 0
     entries = 0
-    depth = 0  # stack[:depth] stands; stack[depth] is to be tried
+    depth = 0  # stack[:depth] is fixed; stack[depth] is tried next
     stack[0] = 1
     left = capacity
     while depth >= 0:
         new = stack[depth]
         if new == left or ((2 * new > left or depth + 1 == limit) and new < left):
-            # only one last segment fits after stack[:depth]
+            # Only one segment fits after stack[:depth].
             stack[depth] = left
             for place in range(depth + 1):
                 lengths[entries] = stack[place]
@@ -248,13 +253,13 @@ def _every_strategy(capacity: int, limit: int, strategies: int) -> tuple[NDArray
 
 
 def no_columns(capacity: int) -> Passive:
-    """Return an empty passive set with room for `capacity` columns."""
+    """Return an empty passive set with space for `capacity` columns."""
     return Passive(np.zeros(capacity, np.int64), np.zeros(capacity), np.zeros((capacity, capacity)), 0)
 
 
 @jit
 def weighted_residual(columns: PatternColumns, target: WantedSums, passive: Passive) -> NDArray[np.float64]:
-    """Return the weights times (counts - sums of the passive columns): shape (max_len + 1,)."""
+    """Return the weights times (counts - sums of the passive columns), shape (max_len + 1,)."""
     residual: NDArray[np.float64] = target.counts.copy()
     for place in range(passive.used):
         column = passive.columns[place]
@@ -268,7 +273,7 @@ def weighted_residual(columns: PatternColumns, target: WantedSums, passive: Pass
 
 @jit_if_large
 def slope(columns: PatternColumns, column: int, vector: NDArray[np.float64]) -> float:
-    """Return the product of a column and a vector; for the weighted residual, the fall of the objective per unit."""
+    """Return the product of a column and a vector; of the weighted residual, it is the objective's fall per unit."""
     total = 0.0
     for entry in range(columns.offsets[column], columns.offsets[column + 1]):
         total += vector[columns.lengths[entry]]
@@ -303,7 +308,7 @@ def improve(columns: PatternColumns, target: WantedSums, out: Passive, tolerance
             for column in range(len(refused)):
                 refused[column] = False
         else:
-            # rounding: its amount did not rise; without this it would enter again and again
+            # Because of rounding, its amount did not rise. Refuse it, or it would enter again and again.
             refused[steepest] = True
         residual = weighted_residual(columns, target, out)
     return out
@@ -313,7 +318,7 @@ def improve(columns: PatternColumns, target: WantedSums, out: Passive, tolerance
 def _settle(columns: PatternColumns, target: WantedSums, out: Passive, inside: NDArray[np.bool_]) -> Passive:
     """Move to the least-squares amounts of the passive columns; drop columns whose amounts reach 0 on the way.
 
-    Each move is computed from the current residual, so rounding in the factor does not add up.
+    Each move starts from the current residual, so rounding errors of the factor do not accumulate.
     """
     amounts = out.amounts
     for place in range(out.used):
@@ -370,7 +375,7 @@ def insert(columns: PatternColumns, target: WantedSums, out: Passive, column: in
 
 @jit_if_large
 def remove(out: Passive, place: int) -> Passive:
-    """Take the column at `place` out of the passive set; Givens rotations make the factor triangular again."""
+    """Remove the column at `place` from the passive set. Givens rotations make the factor triangular again."""
     factor = out.factor
     used = out.used
     for row in range(place):
@@ -395,7 +400,7 @@ def remove(out: Passive, place: int) -> Passive:
 
 @jit_if_large
 def solve_transposed(factor: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    """Solve R.T x = out for the leading triangle of that size, row by row of R, as it lies in memory."""
+    """Solve R.T x = out for the leading len(out) x len(out) triangle R of `factor`."""
     for row in range(len(out)):
         value = out[row] / factor[row, row]
         out[row] = value
@@ -406,7 +411,7 @@ def solve_transposed(factor: NDArray[np.float64], out: NDArray[np.float64]) -> N
 
 @jit_if_large
 def solve_upper(factor: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    """Solve R x = out for the leading triangle of that size; four independent sums keep the processor busy."""
+    """Solve R x = out for the leading len(out) x len(out) triangle R of `factor`; four independent sums run faster."""
     used = len(out)
     for row in range(used - 1, -1, -1):
         first = 0.0

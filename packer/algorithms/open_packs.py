@@ -1,9 +1,10 @@
-"""The packs that can still take a segment, as the kernels keep them, with best fit.
+"""Open packs, which can still take a segment, as kernels store them; and best fit.
 
-Packs that hold the same extents are one **group**. Groups are in stacks, one stack per key (a residual, or a fill),
-with the group that changed last on top. A set of bits says which stacks are not empty, so that the next one is found in
-a few steps, however long a pack is. The contents of a group's packs are a **chain** of links (extent, repeat, parent),
-which groups share that were once a single one: [5, 5, 2] is the link (2, 1) whose parent is the link (5, 2).
+Packs with the same extents form one **group**. Each key (a residual, or a fill) has a stack of groups, with the most
+recently changed group on top. A bit set marks the stacks that are not empty, so finding the next one takes a few steps,
+however long a pack is. The contents of a group's packs are a **chain** of links (extent, repeat, parent): [5, 5, 2] is
+the link (2, 1) whose parent is the link (5, 2). Groups that were split from one group share the beginning of their
+chains.
 """
 
 import math
@@ -17,42 +18,42 @@ from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 
 COUNT, SEGMENTS, CHAIN, BELOW = range(4)
-"""Columns of groups: packs in the group, segments in each, their last link, the next group in the stack."""
+"""Columns of the groups: number of packs, segments per pack, last link of the chain, next group in the stack."""
 
 EXTENT, REPEAT, PARENT = range(3)
-"""Columns of links."""
+"""Columns of the links."""
 
 NONE = -1
-"""No group, no link."""
+"""Stands for "no group" or "no link"."""
 
 ONE = np.uint64(1)
 ZERO = np.uint64(0)
 
 
 class OpenPacks(NamedTuple):
-    """Stacks of groups by key, and the set of keys whose stack holds something."""
+    """Stacks of groups by key, and a bit set of the keys whose stack is not empty."""
 
-    groups: NDArray[np.int64]  # (2 * lengths + 1, 4); group 0 is the packs that nothing was put into yet
+    groups: NDArray[np.int64]  # (2 * lengths + 1, 4); group 0: empty packs
     tops: NDArray[np.int64]  # (keys,) the top group of each stack, or NONE
-    words: NDArray[np.uint64]  # (ceil(keys / 64),) bit k % 64 of word k // 64: stack k holds something
-    summary: NDArray[np.uint64]  # (ceil(words / 64),) the same over words that are not 0
+    words: NDArray[np.uint64]  # (ceil(keys / 64),) bit k % 64 of word k // 64: stack k is not empty
+    summary: NDArray[np.uint64]  # (ceil(words / 64),) bit k % 64 of word k // 64: words[k] is not 0
 
 
 class Links(NamedTuple):
-    """The links of all chains, and how many groups have any."""
+    """The links of all chains, and the number of groups."""
 
     rows: NDArray[np.int64]  # (at least used, 3)
     used: int
-    groups: int  # groups in use, group 0 included
+    groups: int  # number of groups, including group 0
 
 
 def no_links() -> Links:
-    """No links, and room for some; group 0 alone is in use."""
+    """Return empty `Links` with space for 64 links and the single group 0."""
     return Links(np.empty((64, 3), np.int64), 0, 1)
 
 
 def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int:
-    """Check the arguments of a solver, and return how many segments a pack may hold: at most one per token."""
+    """Check the arguments of a solver; return the maximum number of segments in a pack, at most one per token."""
     assert histogram.dtype == np.int64
     assert histogram.ndim == 1
     assert len(histogram) >= 2
@@ -64,10 +65,10 @@ def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int
 
 
 def new_groups(histogram: NDArray[np.int64], *, more: int = 0) -> NDArray[np.int64]:
-    """Make room for the groups of a run, and `more`; group 0 stands for untouched packs and never runs out.
+    """Allocate the groups of a run, and `more` groups. Group 0 holds the untouched packs and never runs out.
 
-    One length makes at most two new groups: by each step that leaves part of a group as it was, or by new packs,
-    and each time the last pack may be filled in part only.
+    Placing all segments of one length splits groups at most twice: once if too few segments are left for all packs of a
+    group, and once for a last pack that takes fewer segments than the others.
     """
     groups = np.zeros((2 * np.count_nonzero(histogram) + 1 + more, 4), np.int64)
     groups[0, COUNT] = histogram.sum() + 1
@@ -76,21 +77,21 @@ def new_groups(histogram: NDArray[np.int64], *, more: int = 0) -> NDArray[np.int
 
 
 def open_packs(histogram: NDArray[np.int64], untouched: int, *, more: int = 0) -> OpenPacks:
-    """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
+    """Return stacks for the keys 0 to capacity. They are empty, except for the untouched packs at key `untouched`."""
     packs = no_packs(new_groups(histogram, more=more), len(histogram))
     push(packs, untouched, 0)
     return packs
 
 
 def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
-    """Empty stacks for the keys 0 to keys - 1; `groups` are those that may be pushed onto them."""
+    """Return empty stacks for the keys 0 to keys - 1. `groups` is the table of groups that may be pushed onto them."""
     words = (keys + 63) >> 6
     return OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
 
 
 @jit_if_large
 def push(out: OpenPacks, key: int, group: int) -> None:
-    """Push a group on the stack of `key`."""
+    """Push a group onto the stack of `key`."""
     out.groups[group, BELOW] = out.tops[key]
     out.tops[key] = group
     word = key >> 6
@@ -100,16 +101,16 @@ def push(out: OpenPacks, key: int, group: int) -> None:
 
 @jit_if_large
 def copy_row(rows: NDArray[np.int64], row: int, out: NDArray[np.int64], spare: int) -> None:
-    """Set row `spare` of `out` to a row of `rows`; written as a loop, which compiles in a tenth of the time."""
+    """Copy row `row` of `rows` to row `spare` of `out`. A loop compiles ten times as fast as a slice."""
     for column in range(rows.shape[1]):
         out[spare, column] = rows[row, column]
 
 
 @jit_if_large
 def detach(out: OpenPacks, key: int, packs: int, spare: int) -> int:
-    """Take `packs` packs off the top group of a stack; returns their group: `spare`, or the group itself if it is all.
+    """Detach `packs` packs from the top group of a stack. The other packs of the group stay on top.
 
-    What is left of the group stays on top.
+    Returns the group of the detached packs: group `spare`, or the top group itself if all of its packs are detached.
     """
     group: int = out.tops[key]
     if out.groups[group, COUNT] > packs:
@@ -128,15 +129,15 @@ def detach(out: OpenPacks, key: int, packs: int, spare: int) -> int:
 
 @jit_if_large
 def lowest_bit(word: np.uint64) -> int:
-    """Index of the lowest bit that is set: 0b1000 -> 3."""
-    # a power of two is exact as a float: frexp(8.0) is (0.5, 4)
+    """Return the index of the lowest bit that is set: 0b1000 -> 3."""
+    # A power of two is exact as a float: frexp(8.0) is (0.5, 4).
     _, exponent = math.frexp(float(word & (~word + ONE)))
     return exponent - 1
 
 
 @jit_if_large
 def next_key(packs: OpenPacks, start: int) -> int:
-    """The smallest key from `start` on whose stack holds something; the number of keys when there is none."""
+    """Return the smallest key >= `start` whose stack is not empty; the number of keys if there is none."""
     keys = len(packs.tops)
     if start >= keys:
         return keys
@@ -160,7 +161,7 @@ def next_key(packs: OpenPacks, start: int) -> int:
 
 @jit_if_large
 def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same rows in an array that is twice as long."""
+    """Return a copy of the rows in an array that is twice as long."""
     longer = np.empty((2 * len(rows), rows.shape[1]), np.int64)
     for row in range(len(rows)):
         copy_row(rows, row, longer, row)
@@ -169,7 +170,10 @@ def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @jit_if_large
 def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, out_links: Links) -> Links:
-    """Put `repeat` segments of `extent` into each pack of a group, one in use or the next; returns the links."""
+    """Add `repeat` segments of length `extent` to each pack of a group. Returns the new links.
+
+    group: an existing group, or the next new one.
+    """
     rows = out_links.rows
     if out_links.used == len(rows):
         rows = grown(rows)
@@ -183,14 +187,14 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
 
 @jit_if_large
 def best_fit(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int) -> Links:
-    """Place segments up to `longest`, the longest first, each in the pack with the least room; returns the links.
+    """Place segments of up to `longest` tokens, the longest first, each in the pack with the least room.
 
-    A pack with residual r that took a segment of length l has r - l left. No other pack had room between l and r, so
-    it takes the next segment of l as well, while it can: 3 of length 30 go into a residual of 100. At most one pack of
-    a group is left with fewer, when the segments run out.
+    A pack with residual r that takes a segment of length l has a residual of r - l. No other pack has a residual from l
+    to r - 1, so the same pack takes segments of length l until it is full: three of length 30 go into a residual of
+    100. If the segments run out, at most one pack of a group gets fewer of them.
 
-    The stacks of `out` are by residual, and `out_links` is what its packs hold. No pack takes more than `limit`
-    segments.
+    out: stacks by residual. out_links: contents of the packs of `out`. limit: maximum number of segments in a pack.
+    Returns the new links.
     """
     groups, links = out.groups, out_links
     for length in range(longest, 0, -1):
@@ -210,12 +214,13 @@ def best_fit(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], lon
 
 
 def to_patterns(groups: NDArray[np.int64], links: Links) -> Patterns:
-    """Return every group except the untouched packs as a pattern, in the order in which groups were made."""
+    """Return each group as a pattern, except the untouched packs, in the order in which the groups were created."""
     used = groups[1 : links.groups]
     offsets = np.zeros(len(used) + 1, np.int64)
     np.cumsum(used[:, SEGMENTS], out=offsets[1:])
     extents = np.empty(offsets[-1], np.int32)
-    # One link of every chain at a time. The last link holds the shortest extent, so chains are written from their ends.
+    # Walk all chains at once, one link per step. The last link has the shortest extent, so each pattern is written from
+    # its end.
     chains, ends = used[:, CHAIN], offsets[1:]
     while len(chains):
         is_left = chains != NONE
@@ -228,10 +233,10 @@ def to_patterns(groups: NDArray[np.int64], links: Links) -> Patterns:
 
 
 def best_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Put each segment, the longest first, into the pack with the least room that still takes it.
+    """Put each segment, the longest first, into the fullest pack that still has room for it.
 
-    Among packs with the same room the one that changed last takes it. The packs are exactly those of placing the
-    segments one by one; with `max_segments` they are those of LPFHP in Krell et al. (arXiv 2107.02027).
+    Among packs with equal room, the most recently changed one takes the segment. The result equals placing segments one
+    by one. With `max_segments`, it equals LPFHP of Krell et al. (arXiv 2107.02027).
     """
     limit = segment_limit(histogram, max_segments)
     capacity = len(histogram) - 1

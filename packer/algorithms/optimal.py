@@ -1,7 +1,7 @@
-"""Column generation (Gilmore and Gomory 1961): a linear program over patterns, whole packs from it, and a proof.
+"""Packing by column generation (Gilmore and Gomory, 1961), with a proof of the bound.
 
-The search begins with heuristics, goes on with linear programs from coarse to exact, makes whole packs of their
-solutions, and decides when to stop.
+The search starts with heuristics. It solves linear programs over patterns, from coarse to exact, rounds their solutions
+to whole packs, and decides when to stop.
 """
 
 import logging
@@ -24,82 +24,84 @@ _packs = attrgetter("packs")
 log = logging.getLogger(__name__)
 
 WORK = 100_000_000
-"""Limit of `auto`, a few seconds. It is a count, so that every machine gives the same patterns."""
+"""Work limit of `auto`, a few seconds. It is a count, so every machine returns the same patterns."""
 
 KNOTS = (160, 640)
 """Approximate numbers of rows of the coarse linear programs."""
 
 ATTEMPTS, COARSE_ATTEMPTS = 64, 12
-"""How many ways to round the last solution of a linear program, and of a coarse one, to whole packs are tried."""
+"""Number of ways to round the last solution of a linear program, and of a coarse one, to whole packs."""
 
 ROUNDING_INTERVAL = 10
-"""Rounds between roundings of intermediate solutions."""
+"""Number of rounds between roundings of intermediate solutions."""
 
 COLUMNS_PER_KNOT = 4
-"""Patterns of the best packing so far, per row, with which a coarse linear program starts."""
+"""Number of the best packing's patterns, per row, with which a coarse linear program starts."""
 
 COARSE = 5e-5
-"""How far, as a share, the bound of a coarse linear program may stay from its objective."""
+"""Relative distance of a coarse linear program's bound from its objective at which it counts as solved."""
 
 WORK_PER_PLACE = 3
-"""Units of work of rounding, for each place of its patterns."""
+"""Work units of rounding, per place of its patterns."""
 
 WORK_PER_SPREAD = 25
-"""Units of work of a try of spread, for each length."""
+"""Work units of one try of `spread`, per length."""
 
 PATIENCE = 8
-"""Further rounds after the bound is reached: other solutions may round better."""
+"""Number of further rounds after the bound is reached, because other solutions may round better."""
 
 SHARE_OF_SPREAD = 0.3
-"""Share of the work after which spread ends."""
+"""Share of the work after which `spread` ends."""
 
 SLACK = 1e-6
 """Tolerance of the linear program's objective, in packs."""
 
 KEPT = (0.85, 0.7, 0.85, 0.7, 0.85, 0.5)
-"""Shares of the packs of a solution that are kept when the rest is solved again."""
+"""Shares of a solution's packs that are kept when the remaining segments are solved again."""
 
 LEFT_PER_TEMPLATE = 8
-"""Most packs that are not kept, per pattern that a solution uses."""
+"""Maximum number of packs that are not kept, per pattern that a solution uses."""
 
 WORK_OF_PART = 10_000_000
-"""Most units of work for the rest that the kept packs leave."""
+"""Maximum work units for the segments that the kept packs leave."""
 
 SHARE_OF_FIXING, LEAST_FIXING = 1.0, 2_500_000
-"""Work for all rests after a linear program, as a share of the work so far, and at least: the last pack is not worth
-more than all the others."""
+"""Work for all such remainders after a linear program, as a share of the work so far, and its minimum.
+
+The limit exists because the last pack is not worth more work than all others.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When to stop: at the limit reached first, which is the same place on every machine."""
+    """When to stop: at the first limit reached. It is reached at the same point on every machine."""
 
     rounds: int = 400
-    """Most times that the linear program is solved."""
+    """Maximum number of times that the linear program is solved."""
 
     columns: int = 20_000
-    """Most columns, that is patterns, of the linear program."""
+    """Maximum number of columns (patterns) of the linear program."""
 
     work: int = 400_000_000
-    """Most units of work (simplex iterations, pricing, rounding) of about 40 nanoseconds each."""
+    """Maximum work units (simplex iterations, pricing, rounding) of about 40 nanoseconds each."""
 
 
 def solve(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack by column generation; the patterns carry the lower bound that was proved."""
+    """Pack by column generation. The patterns carry the proved lower bound."""
     return Search(histogram, max_segments, Limits()).run()
 
 
 def auto(
     histogram: NDArray[np.int64], max_segments: int | None = None, *, work: int = WORK, enough: int | None = None
 ) -> Patterns:
-    """Pack as `solve`, with less work; stop as soon as a packing has at most `enough` packs."""
+    """Pack like `solve`, with less work. Stop when a packing has at most `enough` packs."""
     return Search(histogram, max_segments, Limits(work=work), part_of=enough).run()
 
 
 class Search:
-    """The best packing and the best proved bound so far, and the decision to stop.
+    """The best packing and the best proved bound so far, and the decision when to stop.
 
-    It starts from the heuristics, so it never returns more packs than best fit.
+    It starts with the heuristics, so it never returns more packs than best fit.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class Search:
             self.best = min(self.starts, key=_packs)
 
     def run(self) -> Patterns:
-        """Solve the linear programs in turn; return the best packing, with the bound."""
+        """Solve the linear programs in turn; return the best packing with the bound."""
         values = None
         for knots in stages(self._histogram, self._limit):
             if self.enough():
@@ -136,15 +138,15 @@ class Search:
                 break
             if not may_go_on:
                 break
-            # what a coarse program found is where the next one begins
+            # The next program starts with what a coarse program found.
             values = program.values
             self.starts = [self.best, program.solution()[0]]
         return replace(self.best, lower_bound=self.bound)
 
     def _spread(self) -> Patterns:
-        """Run spread, which stops after its share of the work."""
+        """Run `spread` until its share of the work is used up."""
         lengths = np.flatnonzero(self._histogram)
-        # it has all of them where pricing needs more than the rest
+        # It gets all the work if too little would be left for pricing.
         pricing = pricing_work(lengths, len(self._histogram) - 1, self._limit)
         share = SHARE_OF_SPREAD if self._work > 2 * pricing else 1.0
         at_the_end = self._work - int(share * self._work)
@@ -156,17 +158,17 @@ class Search:
         return spread(self._histogram, self._max_segments, stop=stop)
 
     def enough(self) -> bool:
-        """Whether no packing, or for a part none that is needed, has fewer packs."""
+        """Whether the best packing reaches the bound, or for a part, the number of packs that is enough."""
         return self.best.packs <= max(self.bound, self._part_of or 0)
 
     def _may_go_on(self, program: ColumnGeneration) -> bool:
-        """Whether no limit is reached yet."""
+        """Whether no limit has been reached."""
         limits = self._limits
         allowed = self.rounds < limits.rounds and program.columns < limits.columns
         return allowed and self._work > program.pricing_work and not self.enough()
 
     def _solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
-        """Solve a linear program in rounds and round it; return False if the limits do not allow a single round."""
+        """Solve a linear program in rounds, and round its solutions. Returns False if the limits allow no round."""
         before = self.rounds
         patience = 0 if coarse else PATIENCE
         solved = False
@@ -176,7 +178,8 @@ class Search:
             self._work -= program.work - worked
             self.rounds += 1
             self.bound = max(self.bound, program.bound)
-            # the linear program cannot raise the bound, rounded up, any more; or, where it is coarse, hardly
+            # Stop when the linear program cannot raise the bound any more after rounding up. A coarse program stops
+            # when it can hardly raise it.
             tolerance = COARSE * self.bound if coarse else 0.0
             patience -= program.exact and math.ceil(program.packs.sum() - SLACK - tolerance) <= self.bound
             solved = program.finished or patience < 0
@@ -190,23 +193,23 @@ class Search:
         return True
 
     def _round(self, program: ColumnGeneration, attempts: int, *, coarse: bool) -> None:
-        """Round the last solution of a linear program to whole packs in several ways, at least in one."""
+        """Round the last solution of a linear program to whole packs in up to `attempts` ways, at least one."""
         templates, packs = program.solution()
         for attempt in range(attempts):
             if self.enough() or (attempt > 0 and self._work <= 0):
                 break
-            # the templates of a coarse program give the lengths their places only nearly
+            # The templates of a coarse program provide places only approximately.
             strict = not coarse and (attempt < 2 or attempt % 2 == 0)
             found = round_packs(self._histogram, self._max_segments, templates, packs, attempt, strict=strict)
             self._work -= WORK_PER_PLACE * len(found.extents)
             self.best = min(self.best, found, key=_packs)
 
     def _fix(self, program: ColumnGeneration, *, coarse: bool) -> None:
-        """Keep most packs of a rounded solution, and solve the rest as a problem of its own."""
+        """Keep most packs of a rounded solution, and solve the remaining segments as a separate problem."""
         templates, packs = program.solution()
         last = self._work - max(LEAST_FIXING, int(SHARE_OF_FIXING * (self._limits.work - self._work)))
         for attempt, share in enumerate(KEPT):
-            # a program that was stopped early may have no solution to keep
+            # A program that was stopped early may have no solution.
             if len(packs) == 0 or self.enough() or self._work <= max(last, 8 * program.pricing_work):
                 break
             most = packs.sum() - LEFT_PER_TEMPLATE * len(packs)
@@ -223,10 +226,10 @@ class Search:
 def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] | None]:
     """Return the knots of the linear programs to solve in turn; None stands for all lengths.
 
-    If a limit binds and there are many lengths, coarse programs come first. The value of a length changes fastest among
-    the shortest lengths, and among those that only the shortest fit beside. So a third of the knots grows from the
-    shortest length by a constant factor, a third is its mirror image below the capacity, and a third lies at even
-    shares.
+    If a limit on segments binds and there are many lengths, coarse programs come first. The value of a length changes
+    fastest among the shortest lengths, and among the longest, where only the shortest fit beside them. A third of the
+    knots therefore grows from the shortest length by a constant factor, a third mirrors these below the capacity, and a
+    third is evenly spaced.
     """
     lengths = np.flatnonzero(histogram)
     if limit >= deepest(histogram):
@@ -245,21 +248,21 @@ def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] |
 
 
 def _some(patterns: Patterns, count: int) -> Patterns:
-    """Return about `count` of the patterns, at even steps, and the one with the longest segment."""
+    """Return about `count` of the patterns, evenly spaced, and a pattern with the longest segment."""
     firsts = patterns.extents[patterns.offsets[:-1]]
-    longest = np.flatnonzero(firsts == firsts.max(initial=0))[:1]  # none if there are no patterns
+    longest = np.flatnonzero(firsts == firsts.max(initial=0))[:1]  # empty if there are no patterns
     kept = np.union1d(np.arange(0, len(firsts), max(1, len(firsts) // count)), longest)
     rows = Rows(values=patterns.extents, row_starts=patterns.offsets).chosen(kept)
     return Patterns(offsets=rows.row_starts, extents=rows.values, counts=patterns.counts[kept])
 
 
-# ---- Whole packs from the fractions of a linear program: some follow rounded patterns, the rest is packed again ----
+# ---- From fractions of a linear program to whole packs: some follow rounded patterns, the others are packed again ----
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Golden ratio conjugate; its multiples, modulo 1, are evenly spread and offset the roundings."""
+"""Golden ratio conjugate. Its multiples modulo 1 are evenly spread; they are the offsets of the roundings."""
 
 LOOSE = ((16, 50), (16, 0), (64, 50), (1, 50), (64, 0), (1, 0))
-"""Turns of the templates, and the window for packs without a gap; attempts cycle through these."""
+"""(number of turns over the templates, window for full packs); attempts cycle through these pairs."""
 
 
 def round_packs(
@@ -271,10 +274,10 @@ def round_packs(
     *,
     strict: bool,
 ) -> Patterns:
-    """Pack the histogram with about `packs[i]` packs like template i, and the rest by a heuristic.
+    """Pack the histogram with about `packs[i]` packs like template i, and the remaining segments by a heuristic.
 
-    If the templates provide a place for every segment, `strict` keeps to them; attempt 0 then rounds down and attempt 1
-    to the nearest. Other attempts round so that the running sum is kept, as `rounded` does.
+    With `strict`, places take only segments of their length or shorter ones. Attempt 0 then rounds `packs` down, and
+    attempt 1 to the nearest integers. Other attempts round with `rounded`.
     """
     if strict and attempt < 2:
         counts = np.floor(packs + (1e-6, 0.5)[attempt]).astype(np.int64)
@@ -287,9 +290,9 @@ def round_packs(
 
 
 def rounded(packs: NDArray[np.float64], attempt: int) -> NDArray[np.int64]:
-    """Round to whole packs so that the running sum is kept: 0.4, 0.4, 0.4 with an offset of 0.5 become 0, 1, 0.
+    """Round to whole packs and keep the running sum: 0.4, 0.4, 0.4 with an offset of 0.5 become 0, 1, 0.
 
-    Every attempt has its own offset.
+    Each attempt has its own offset.
     """
     sums = np.floor(np.cumsum(packs) + attempt * GOLDEN % 1.0).astype(np.int64)
     return np.diff(sums, prepend=0)
@@ -304,7 +307,7 @@ def follow_templates(
     *,
     strict: bool,
 ) -> tuple[Patterns, NDArray[np.int64]]:
-    """Return packs that follow templates, and the histogram of what they leave."""
+    """Return packs that follow templates, and the histogram of the remaining segments."""
     turns, window = (1, STRICT) if strict else LOOSE[attempt % len(LOOSE)]
     extents = templates.extents.astype(np.int64)
     filled, left = follow(histogram, templates.offsets, extents, counts, limit, turns, window, nothing_filled())
@@ -321,7 +324,7 @@ def joined_patterns(first: Patterns, second: Patterns) -> Patterns:
 
 
 STRICT = -1
-"""Window of strict packs: every place takes its length or the next shorter one that is left."""
+"""Window of strict packs: each place takes its length, or the next shorter one that is left."""
 
 BORROWED = 4
 """A place may take 1 / BORROWED of the tokens of the places after it."""
@@ -338,10 +341,11 @@ def follow(
     window: int,
     out: Filled,
 ) -> tuple[Filled, NDArray[np.int64]]:
-    """Fill `counts[i]` packs like template i; returns them and the histogram left over. `out` has no packs yet.
+    """Fill `counts[i]` packs like template i. Returns the packs and the histogram of the remaining segments.
 
-    The templates take `turns` turns, so that all of them are affected when a length runs out. `window` is how far the
-    last place but one may deviate from its template to leave no gap; if it is STRICT, no place exceeds its template.
+    out: table without packs. turns: the templates take turns, so that all of them are affected when a length runs out.
+    window: how far the second-last place may deviate from its template to fill the pack exactly. With STRICT, no place
+    exceeds its template.
     """
     capacity = len(histogram) - 1
     left = histogram.copy()
@@ -372,14 +376,14 @@ def _one_pack(
     out_left: NDArray[np.int64],
     out_found: NDArray[np.int64],
 ) -> int:
-    """Write one pack that follows a template, descending, to `out_found`; returns how many segments it has.
+    """Write one pack that follows a template, in descending order, to `out_found`; return its number of segments.
 
-    Where [5, 4, 3] finds no 5 but a 4, the token left makes the next place look for 4 + 1 * 4 // 7 = 4, and the last
-    for whatever fills the pack: [4, 4, 4].
+    Example: for [5, 4, 3], no 5 is left but a 4. The token saved makes the next place look for 4 + 1 * 4 // 7 = 4, and
+    the last place takes what fills the pack: [4, 4, 4].
     """
     room = len(out_left) - 1
     rest = places.sum()
-    ahead = 0  # tokens that the template would have used beyond those found
+    ahead = 0  # tokens by which the template exceeds the segments found so far
     size = 0
     for place in range(len(places) + limit):
         length = 0
@@ -388,7 +392,7 @@ def _one_pack(
                 break
             length = next_left(out_below, out_left, places[place], -1)
         elif place >= len(places) - 1:
-            # the last place, and any that the limit allows beyond it
+            # The last place, and any place beyond it that the limit allows.
             if size < limit:
                 length = next_left(out_below, out_left, room, -1)
             if length == 0 and place >= len(places):
@@ -417,7 +421,7 @@ def _one_pack(
 def _nearest(
     want: int, most: int, out_below: NDArray[np.int64], out_above: NDArray[np.int64], left: NDArray[np.int64]
 ) -> int:
-    """The length nearest to `want`, at most `most`, with a segment left; 0 if there is none."""
+    """Return the length nearest to `want`, at most `most`, with a segment left; 0 if there is none."""
     if want <= 0:
         return 0
     shorter = next_left(out_below, left, want, -1)
@@ -429,7 +433,7 @@ def _nearest(
 
 @jit_if_large
 def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) -> int:
-    """The length nearest to `want`, within the window, with which another segment left fills the room; or 0."""
+    """Return the length in the window nearest to `want` that another segment left completes to `room`; or 0."""
     for away in range(window):
         for length in (want + away, want - away):
             if 0 < length < room and left[length] > 0:
@@ -441,7 +445,7 @@ def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) ->
 
 @jit_if_large
 def _sort_descending(out: NDArray[np.int64], size: int) -> None:
-    """Sort out[:size]; it is nearly sorted, so by insertion."""
+    """Sort out[:size] in descending order by insertion, as it is nearly sorted."""
     for i in range(1, size):
         length = out[i]
         place = i

@@ -1,4 +1,4 @@
-"""Patterns of extents, each with the number of packs that follow it; and rows, one after the other."""
+"""Patterns of extents with their number of packs; and rows of values."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patterns:
-    """Patterns of extents and how many packs follow each; no pattern is empty.
+    """Patterns of extents, and the number of packs that follow each pattern. No pattern is empty.
 
     1,204 packs of [3000, 1000, 96] and 7 packs of [4096]:
 
         Patterns(offsets=[0, 3, 4], extents=[3000, 1000, 96, 4096], counts=[1204, 7])
 
-    Two patterns may be equal. Their order is the algorithm's, the same in every run.
+    Two patterns may be equal. The algorithm defines their order, which is the same in every run.
     """
 
     offsets: NDArray[np.int64]
     """Shape (patterns + 1,): pattern i is extents[offsets[i]:offsets[i + 1]]."""
 
     extents: NDArray[np.int32]
-    """Shape (offsets[-1],): tokens; in descending order within a pattern."""
+    """Shape (offsets[-1],): extents in tokens, in descending order within a pattern."""
 
     counts: NDArray[np.int64]
-    """Shape (patterns,): packs that follow each pattern, at least 1."""
+    """Shape (patterns,): number of packs that follow each pattern, at least 1."""
 
     lower_bound: int = 0
-    """Lower bound that the algorithm proved; 0 if it proved none.
+    """Lower bound on the number of packs that the algorithm proved; 0 if it proved none.
 
-    `packer.algorithms.bounds` has bounds for any histogram, which may be higher.
+    Bounds of `packer.algorithms.bounds` may be higher.
     """
 
     @property
     def packs(self) -> int:
-        """The number of packs."""
+        """Number of packs."""
         return int(self.counts.sum())
 
     @property
     def max_segments(self) -> int:
-        """Segments in the deepest pattern; 0 when there is none."""
+        """Number of segments in the longest pattern; 0 if there are no patterns."""
         return int(np.diff(self.offsets).max(initial=0))
 
     def rows(self, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None) -> Rows:
-        """Return the extents of the rows that follow: of all, or of `packs` rows of the patterns with these numbers."""
+        """Return the extents of all rows, or of `packs[i]` rows of pattern `numbers[i]` for each i."""
         if numbers is None or packs is None:
             numbers, packs = np.arange(len(self.counts), dtype=np.int32), self.counts
         return Rows(values=self.extents, row_starts=self.offsets).chosen(np.repeat(numbers, packs))
@@ -60,31 +60,31 @@ class Patterns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Rows of one value per segment, such as its extent or its number: [7, 2] and [5] have row_starts [0, 2, 3]."""
+    """Rows with one value per segment, such as its extent or number: [7, 2] and [5] have row_starts [0, 2, 3]."""
 
     values: NDArray[Any]
-    """Shape (segments,): values, row by row."""
+    """Shape (segments,): values of all rows, in row order."""
 
     row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r is values[row_starts[r]:row_starts[r + 1]]; begins at 0."""
+    """Shape (rows + 1,): row r is values[row_starts[r]:row_starts[r + 1]]; row_starts[0] is 0."""
 
     def __len__(self) -> int:
         return len(self.row_starts) - 1
 
     def part(self, first: int, last: int) -> Self:
-        """Return rows first..last - 1."""
+        """Return rows first to last - 1."""
         starts = self.row_starts[first : last + 1]
         return type(self)(values=self.values[starts[0] : starts[-1]], row_starts=starts - starts[0])
 
     def chosen(self, numbers: NDArray[np.integer[Any]]) -> Self:
-        """Return the rows with these numbers, in this order; a row may be chosen several times."""
+        """Return the rows with these numbers in this order. A number may appear several times."""
         depths = np.diff(self.row_starts)[numbers]
         values = self.values[joined_ranges(self.row_starts[numbers], depths)]
         return type(self)(values=values, row_starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.int64))
 
     @classmethod
     def joined(cls, parts: Iterable[Rows]) -> Self:
-        """Return rows of one type, part after part, of which there is at least one; they are never held twice."""
+        """Concatenate rows of the same dtype, at least one part. The values are held in memory only once."""
         values, depths = bytearray(), [np.zeros(1, np.int64)]
         for part in parts:
             values += np.ascontiguousarray(part.values).view(np.uint8).data

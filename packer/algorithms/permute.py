@@ -1,11 +1,11 @@
 """Permutations from a counter-based generator: a hash of seed, purpose and index.
 
-Permutations shape the bytes on disk, so no version of a library may change them. A draw depends only on its key and
-index, so any worker can make any part of a stream.
+Permutations determine the bytes on disk, so no new version of a library may change them. A draw depends only on its key
+and index, so any worker can compute any part of a stream.
 
 Each use of randomness has a number, its purpose, which is part of its key. Draws for different purposes are
-independent, even for the same seed. The numbers for packing determine the bytes on disk, those for loading the order of
-rows and the masks of a training run, so they must never change.
+independent, even with the same seed. These numbers must never change: they determine the bytes of packed datasets, and
+the order of rows and the masks of training runs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MASKS = 6  # the tokens that a masked language model restores, and what replaces
 LANES = 14  # the lane of each shard
 LANE_SHARDS = 15  # the order of the shards of a lane in an epoch
 LANE_ROWS = 16  # the order of the rows in a window of a lane
-COMBINED = 18  # a dataset that is combined with others, and its order of shards when its rows are used once more
-COMBINED_ROWS = 19  # the order of the rows of a shard in such a dataset
+COMBINED = 18  # a dataset that is combined with others, and its order of shards in each pass over its rows
+COMBINED_ROWS = 19  # the order of the rows within a shard of such a dataset
 
 # reports
 SHOWN_ROWS = 13  # the rows that a report shows
@@ -47,7 +47,7 @@ _ROUNDS = 8
 
 @jit_if_large
 def mixed(value: np.uint64) -> np.uint64:
-    """Mix 64 bits, uint64 to uint64; the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Mix 64 bits, uint64 to uint64, with the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
     value = (value ^ (value >> np.uint64(27))) * _FACTOR_2
     mixed_bits: np.uint64 = value ^ (value >> np.uint64(31))
@@ -56,31 +56,31 @@ def mixed(value: np.uint64) -> np.uint64:
 
 @jit_if_large
 def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> np.uint64:
-    """Return the key, uint64, of the draws for a purpose and one of its streams (a partition, an extent, ...)."""
+    """Return the key, uint64, of the draws for a purpose and one of its streams (partition, extent, ...)."""
     key = mixed(np.uint64(seed) + _GOLDEN)
     key = mixed(key ^ (np.uint64(purpose) * _GOLDEN))
     return mixed(key ^ (np.uint64(stream) * _FACTOR_1))
 
 
 def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
-    """Return `stream_key` as NumPy's type; what a compiled kernel returns is an int."""
+    """Return `stream_key` as np.uint64; a compiled kernel returns int."""
     key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, np.uint64(stream)))
     return key
 
 
 @jit_if_large
 def draw_bits(key: np.uint64, index: int | np.int64) -> np.uint64:
-    """Return draw number `index` of a stream: 64 bits, uint64; no two draws of a stream are equal."""
+    """Return draw `index` of a stream: 64 bits, uint64. No two draws of a stream are equal."""
     return mixed(key + np.uint64(index) * _GOLDEN)
 
 
 def hashes_of(key: np.uint64 | NDArray[np.uint64], numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
-    """Return `draw_bits` of each number; `key` is a scalar, or one key per number."""
+    """Return `draw_bits` for each number. `key` is a scalar or an array with one key per number."""
     return mixed_all(key + numbers.astype(np.uint64) * _GOLDEN)
 
 
 def mixed_all(out: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Replace each value of an array by `mixed` of it, and return the array."""
+    """Apply `mixed` to each value of an array in place; return the array."""
     for shift, factor in ((30, _FACTOR_1), (27, _FACTOR_2), (31, np.uint64(1))):
         out ^= out >> np.uint64(shift)
         out *= factor
@@ -89,7 +89,7 @@ def mixed_all(out: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @jit_if_large
 def draw_below(key: np.uint64, index: int, limit: int) -> np.int64:
-    """Return draw number `index` of a stream as an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
+    """Return draw `index` of a stream as an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
     bits = draw_bits(key, index)
     drawn: np.int64 = np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
     return drawn
@@ -117,10 +117,11 @@ def permute_runs(starts: NDArray[np.int64], key: np.uint64, purpose: int, first:
 
 
 def permuted_all(indices: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return where permutations of 0 to size - 1 move indices, in a time that does not grow with the sizes.
+    """Return the images of indices under permutations of 0 to size - 1. The running time does not grow with the sizes.
 
-    Each is a Feistel network on the next power of 4, walked until it is below the size (Black and Rogaway, "Ciphers
-    with Arbitrary Finite Domains", 2002). Other sizes or keys give other permutations. The arrays have one shape.
+    The arrays have the same shape: indices[i] is permuted among sizes[i] indices with keys[i]. Each permutation is a
+    Feistel network on the next power of 4, repeated until the result is below the size (Black and Rogaway, "Ciphers
+    with Arbitrary Finite Domains", 2002).
     """
     bits = np.ones(len(indices), np.int64)
     while (is_less := np.int64(1) << (2 * bits) < sizes).any():

@@ -1,4 +1,4 @@
-"""Order algorithms: documents in source order -> rows, one after the other, without sorting."""
+"""Order algorithms: fill one row after another with documents in source order."""
 
 from typing import NamedTuple
 
@@ -9,63 +9,63 @@ from packer.algorithms.jit import jit_if_large
 
 
 class OpenRow(NamedTuple):
-    """The row that the next segment may go into; by default there is none yet."""
+    """The row that the next segment may go into. The default means that there is none yet."""
 
     room: int = 0
-    """Tokens that it still takes."""
+    """Number of tokens that still fit."""
 
     segments: int = 0
-    """Segments in it."""
+    """Number of segments in it."""
 
 
 class OrderedRows(NamedTuple):
-    """Rows of consecutive segments. A document with k cuts is k + 1 segments; one without tokens is none.
+    """Rows of consecutive segments. A document with k cuts has k + 1 segments; a document without tokens has none.
 
     Documents of 3, 0, 9 and 2 tokens by next fit in rows of 4:
 
         segments  3 | 4 | 4 | 1 2      OrderedRows(row_starts=[0, 1, 2, 3, 5], cut_documents=[2, 2], cut_starts=[4, 8])
                                                    row_documents=[0, 2, 2, 2], row_offsets=[0, 0, 4, 8]
 
-    Documents can be arranged part by part, if each part goes on with the open row of the one before. The segments
-    before row_starts[0] then belong to that row.
+    Documents can be arranged in several parts if each part gets the open row of the previous part. The segments before
+    row_starts[0] then belong to that row.
     """
 
     row_starts: NDArray[np.int64]
-    """Shape (packs + 1,): row r holds the segments row_starts[r] to row_starts[r + 1] - 1, numbered in source order."""
+    """Shape (packs + 1,): row r has the segments row_starts[r] to row_starts[r + 1] - 1, numbered in source order."""
 
     row_documents: NDArray[np.int64]
     """Shape (packs,): document of the first segment of each row."""
 
     row_offsets: NDArray[np.int32]
-    """Shape (packs,): token of that document at which the row begins."""
+    """Shape (packs,): index of the row's first token in that document."""
 
     cut_documents: NDArray[np.int64]
-    """Shape (cuts,), ascending: the document that each cut goes through."""
+    """Shape (cuts,), ascending: document of each cut."""
 
     cut_starts: NDArray[np.int32]
-    """Shape (cuts,): where in that document the segment after the cut begins."""
+    """Shape (cuts,): index in that document of the first token after the cut."""
 
     open_row: OpenRow
-    """The last row, which the next document may go into."""
+    """The last row, into which the next document may go."""
 
     @property
     def packs(self) -> int:
-        """The number of rows that begin here."""
+        """Number of rows that begin in this part."""
         return len(self.row_documents)
 
     @property
     def segments(self) -> int:
-        """The number of segments, including those in the row that was open before."""
+        """Number of segments, including segments that were added to the previous open row."""
         return int(self.row_starts[-1])
 
 
 def sequential(
     lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
 ) -> OrderedRows:
-    """Next fit: each document goes into the open row, or closes it and opens the next.
+    """Next fit: put each document into the open row, or into a new row if it does not fit.
 
-    Only documents longer than max_len are cut, every max_len tokens. `lengths` are the tokens placed of each
-    document, shape (documents,); 0 where none are. `open_row` is the row that earlier documents left open.
+    Only documents longer than max_len are cut, after every max_len tokens. lengths: tokens of each document that are
+    placed (0 for none), shape (documents,). open_row: the row that earlier documents left open.
     """
     return _arrange(lengths, max_len, max_segments, open_row, least=max_len)
 
@@ -73,9 +73,9 @@ def sequential(
 def wrapped(
     lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
 ) -> OrderedRows:
-    """Concatenate and cut: each row is filled to max_len by cutting the document that crosses its end.
+    """Concatenate and cut: fill each row to max_len and cut the document that crosses its end.
 
-    With `max_segments` a row that holds that many segments ends there. The other arguments are those of `sequential`.
+    A row also ends when it has `max_segments` segments. See `sequential` for the other arguments.
     """
     return _arrange(lengths, max_len, max_segments, open_row, least=1)
 
@@ -83,7 +83,7 @@ def wrapped(
 def _arrange(
     lengths: NDArray[np.int32], max_len: int, max_segments: int | None, open_row: OpenRow | None, *, least: int
 ) -> OrderedRows:
-    """Walk twice: the first time to count, so that the result is all that is allocated."""
+    """Walk twice: first to count, then to fill arrays of exactly that size."""
     assert lengths.dtype == np.int32
     assert lengths.ndim == 1
     assert max_len >= 1
@@ -112,12 +112,13 @@ def _room_for(rows: int, cuts: int, open_row: OpenRow) -> OrderedRows:
 def _walk(
     lengths: NDArray[np.int32], max_len: int, limit: int, least: int, out: OrderedRows
 ) -> tuple[int, int, int, tuple[int, int]]:
-    """Count (rows, cuts, segments), and write down those that `out` has room for; the fourth is the row left open.
+    """Return (rows, cuts, segments, (room, segments) of the open row).
 
-    `out.open_row` is the one that earlier documents left open.
+    Rows and cuts are also written to `out` as far as its arrays reach. `out.open_row` is the row that earlier documents
+    left open.
 
-    A row takes the next segment while it has fewer than `limit` and room for `least` tokens, or for all that is left of
-    the document. Next fit and wrapping differ in that alone: `least` is max_len, or 1.
+    A row takes the next segment if it has fewer than `limit` segments, and room for `least` tokens or for the rest of
+    the document. `least` is the only difference between next fit (max_len) and wrapping (1).
     """
     rows, cuts, segments = 0, 0, 0
     room, held = np.int64(out.open_row.room), np.int64(out.open_row.segments)

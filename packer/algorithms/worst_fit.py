@@ -34,8 +34,9 @@ from packer.algorithms.patterns import Patterns
 def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
     """Pack by SPFHP as published (Krell et al., arXiv 2107.02027).
 
-    Each segment, the longest first, goes into the pack with the most room, among equals the one that changed last;
-    but a pack that was opened for a length takes no second segment of that length. A larger limit may need more packs.
+    Each segment, the longest first, goes into the pack with the most room; among packs with equal room, into the most
+    recently changed one. A pack that was opened for a length takes no second segment of that length. A larger
+    `max_segments` may need more packs.
     """
     packs = open_packs(histogram, 0)
     return to_patterns(packs.groups, _place_all(packs, no_links(), histogram, segment_limit(histogram, max_segments)))
@@ -43,10 +44,10 @@ def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patt
 
 @jit
 def _place_all(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], limit: int) -> Links:
-    """Place all segments by worst fit, and return the links; stacks are kept by fill.
+    """Place all segments by worst fit. Stacks are kept by fill. Returns the new links.
 
-    Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. Each segment of a
-    length that is then left opens a new pack.
+    For each length, fills are visited upwards from the emptiest pack, and each group takes one segment per pack. Each
+    segment that is then left opens a new pack.
     """
     groups, links = out.groups, out_links
     capacity = len(histogram) - 1
@@ -67,8 +68,9 @@ def _place_all(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], l
 
             link = groups[group, CHAIN]
             if group == top and link != NONE and links.rows[link, EXTENT] == length:
-                # One link for all segments of a length: else links multiply where many short ones fill long gaps.
-                # No other chain shares this link: a group splits only when the last segments of a length are placed.
+                # Use one link for all segments of a length; otherwise many short segments in long gaps make many links.
+                # No other chain shares this link, because a group splits only when the last segments of a length are
+                # placed.
                 links.rows[link, REPEAT] += 1
                 groups[group, SEGMENTS] += 1
             else:
@@ -81,17 +83,17 @@ def _place_all(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], l
 
 
 SWITCHES = 12
-"""Number of lengths at which best fit takes over that are tried, for each of two ways to choose them."""
+"""Number of lengths to try as the one where best fit takes over, for each of two ways to choose them."""
 
 NEAR = 8
-"""Number of lengths that are then tried on either side of the best of these."""
+"""Number of lengths to try next on either side of the best of these lengths."""
 
 SURPLUSES = (0.0, 0.001, 0.004, 0.016, 0.06)
-"""Packs to spread over beyond the lower bound, as shares of it."""
+"""Packs beyond the lower bound over which segments are spread, as shares of the bound."""
 
 
 def deepest(histogram: NDArray[np.int64]) -> int:
-    """Return the most segments that any pack can hold; a limit from there on does not bind. [2, 2, 5] in 6 -> 3."""
+    """Return the maximum number of segments that fit into a pack; higher limits have no effect. [2, 2, 5] in 6 -> 3."""
     lengths = np.flatnonzero(histogram)
     return 0 if len(lengths) == 0 else (len(histogram) - 1) // int(lengths[0])
 
@@ -101,8 +103,9 @@ def spread(
 ) -> Patterns:
     """Spread the longer segments over a fixed number of packs by worst fit, then place the shorter by best fit.
 
-    The number of packs and the length at which best fit takes over are searched until `stop` returns True. Best fit
-    alone puts long segments together and leaves packs of short ones, which reach the limit on segments half empty.
+    Searches for the best number of packs, and for the length at which best fit takes over, until `stop` returns True.
+    Best fit alone puts long segments together. It leaves packs of short segments, which reach the limit on segments
+    half empty.
     """
     limit = segment_limit(histogram, max_segments)
     bound = lower_bound(histogram, max_segments)
@@ -110,7 +113,7 @@ def spread(
     if len(lengths) == 0:
         return best_fit_decreasing(histogram)
     best_packs, best_target, best_switch = int(histogram.sum()) + 1, 1, 0
-    # lengths at even shares of the segments, and of the lengths
+    # Lengths at even shares of the segments, and of the lengths.
     ranks = np.arange(1, SWITCHES) / SWITCHES
     sums = np.cumsum(histogram[lengths])
     by_count = lengths[np.searchsorted(sums, ranks * sums[-1])]
@@ -120,12 +123,12 @@ def spread(
         if fine:
             near = best_switch + lengths[-1] // SWITCHES * np.linspace(-1, 1, 2 * NEAR + 1)
             switches = set(np.maximum(near, 0).astype(np.int64).tolist())
-            # and, between the best number of packs and the next lower one, the middle
+            # Also try the middle between the best number of packs and the next lower one.
             lower = max((target for target in targets if target < best_target), default=best_target)
             targets = sorted({(lower + best_target) // 2, best_target})
         for target in targets:
             for switch in sorted(switches):
-                # more packs than the best has cannot win
+                # A target above the best number of packs cannot be better.
                 if target >= best_packs or best_packs == bound or stop():
                     break
                 groups, _ = _spread(histogram, limit, target, switch)
@@ -136,16 +139,16 @@ def spread(
 
 
 def _spread(histogram: NDArray[np.int64], limit: int, target: int, switch: int) -> tuple[NDArray[np.int64], Links]:
-    """Place lengths above `switch` by worst fit into `target` packs, others by best fit; returns groups and links."""
-    # each way to place segments makes groups of its own
+    """Place lengths above `switch` by worst fit into `target` packs, others by best fit. Returns groups and links."""
+    # Worst fit and best fit each create new groups.
     by_fill = open_packs(histogram, 0, more=2 * np.count_nonzero(histogram) + 1)
     packs = open_packs(histogram, len(histogram) - 1)._replace(groups=by_fill.groups)
-    # the packs to spread over lie on the untouched ones, which are never reached
+    # The packs to spread over lie above the untouched packs, so worst fit never reaches the latter.
     by_fill.groups[1] = target, 0, NONE, NONE
     by_fill.tops[0] = 1
     links = _worst_then_best_fit(histogram, limit, switch, by_fill, packs, no_links()._replace(groups=2))
     groups = by_fill.groups[: links.groups]
-    is_kept = groups[:, SEGMENTS] > 0  # packs to spread over that hold nothing are a group without segments
+    is_kept = groups[:, SEGMENTS] > 0  # packs to spread over that stayed empty are a group without segments
     is_kept[0] = True
     return groups[is_kept], links._replace(groups=int(is_kept.sum()))
 
@@ -159,10 +162,10 @@ def _worst_then_best_fit(
     out_packs: OpenPacks,
     out_links: Links,
 ) -> Links:
-    """Kernel of `_spread`: returns the links.
+    """Run the kernel of `_spread`; return the new links.
 
-    `out_by_fill` has the packs to spread over at key 0, and `out_packs` the untouched packs at key `capacity`; both
-    have the same array of groups.
+    `out_by_fill` has the packs to spread over at key 0, and `out_packs` the untouched packs at key `capacity`. Both
+    share one array of groups.
     """
     capacity = len(histogram) - 1
     by_fill, packs, links = out_by_fill, out_packs, out_links
