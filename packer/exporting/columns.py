@@ -104,16 +104,6 @@ def trained_tokens(row: Row, to: str) -> tuple[NDArray[np.int32], NDArray[np.boo
     return tokens, trained
 
 
-def check_all_trained(row: Row, trained: NDArray[np.bool_]) -> None:
-    """Refuse a row with a token, except the first of a document, that is not trained: .bin and .idx have no labels."""
-    for start, end in zip(*spans_of(row), strict=True):
-        for place in np.flatnonzero(~trained[start + 1 : end])[:1]:
-            raise PackerError(
-                f"document {_document_at(row, start)} has the label -100 at token {place + 1}: megatron-indexed has no "
-                "labels, and Megatron-LM would train it; choose another --to"
-            )
-
-
 def megatron_columns(rows: Sequence[Row]) -> Columns:
     """Make the columns of packed sequences in Megatron-Bridge and NeMo, without padding at the end of a row.
 
@@ -148,11 +138,21 @@ def megatron_metadata(dataset: PackedDataset, files: list[str]) -> Mapping[str, 
 
 
 def indexed_columns(rows: Sequence[Row]) -> Columns:
-    """Make the tokens of Megatron-LM's pretraining, which trains every token except the first of a document."""
-    found = [trained_tokens(row, "Megatron-LM") for row in rows]
-    for row, (_, trained) in zip(rows, found, strict=True):
-        check_all_trained(row, trained)
-    return {"tokens": [tokens for tokens, _ in found]}
+    """Make the tokens of Megatron-LM's pretraining, which trains every token except the first of a document.
+
+    Raises PackerError for another token that is not trained, because .bin and .idx have no labels.
+    """
+    columns: dict[str, list[NDArray[Any]]] = {"tokens": []}
+    for row in rows:
+        tokens, trained = trained_tokens(row, "Megatron-LM")
+        for start, end in zip(*spans_of(row), strict=True):
+            for place in np.flatnonzero(~trained[start + 1 : end])[:1]:
+                raise PackerError(
+                    f"document {_document_at(row, start)} has the label -100 at token {place + 1}: megatron-indexed "
+                    "has no labels, and Megatron-LM would train it; choose another --to"
+                )
+        columns["tokens"].append(tokens)
+    return columns
 
 
 def llama_factory_columns(rows: Sequence[Row]) -> Columns:
