@@ -405,11 +405,11 @@ def of_rust(backend: RustTokenizer, *, name: str, special_tokens: Mapping[str, s
         special_tokens=special_tokens,
         chat_template=chat_template,
         backend=backend,
-        content=content_of(backend),
+        content=_content_of(backend),
     )
 
 
-def content_of(backend: RustTokenizer) -> TokenizerContent:
+def _content_of(backend: RustTokenizer) -> TokenizerContent:
     """Return the content of a tokenizer, padding, truncation and post-processing aside."""
     text = backend.to_str()
     # within a string, the quotes would be escaped; a vocabulary is 100 times as long as all that precedes it

@@ -69,7 +69,7 @@ CACHE_DIR = "PACKER_CACHE_DIR"
 """Environment variable that names the folder in which results are kept; by default, the user's cache folder."""
 
 _COMPARED = range(1, 0xF0000)  # without the planes for private use
-_COMPARED_TOGETHER = 64  # characters that are compared in one text first
+_GROUP = 64  # characters that are compared in one text first
 
 Span = tuple[int, int]
 """Characters first:last of a text."""
@@ -196,7 +196,9 @@ class TextTokens:
                     places.append(self._shared_place(text, cut, encoding.ids))
                 else:
                     places.append(_place_of(encoding, cut, len(text)))
-        return Tokens(*_joined([encoding.ids for encoding in encodings]), _as_places(places))
+        found = np.array(places, np.int64).reshape(-1, 2)
+        ids, ends = _joined([encoding.ids for encoding in encodings])
+        return Tokens(ids, ends, TokenPlaces(found[:, 0], found[:, 1].astype(np.bool_)))
 
     def _places(
         self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
@@ -240,11 +242,6 @@ class TextTokens:
 def json_hash(value: Any) -> str:
     """Return a hash of a value's JSON."""
     return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())
-
-
-def _as_places(places: Sequence[tuple[int, bool]]) -> TokenPlaces:
-    found = np.array(places, np.int64).reshape(-1, 2)
-    return TokenPlaces(found[:, 0], found[:, 1].astype(np.bool_))
 
 
 def _place_of(encoding: Any, cut: int, length: int) -> tuple[int, bool]:
@@ -550,9 +547,7 @@ def _differing(one: Encode, other: Encode, texts: Sequence[str]) -> list[int]:
 def _compare(codes: Sequence[int], one: Encode, other: Encode) -> list[int]:
     """Return the characters that are treated differently, ascending."""
     contexts = {chr(code): _context(chr(code), chr(near)) for code, near in pairwise([*codes, codes[0]])}
-    groups = [
-        list(contexts)[first : first + _COMPARED_TOGETHER] for first in range(0, len(contexts), _COMPARED_TOGETHER)
-    ]
+    groups = [list(contexts)[first : first + _GROUP] for first in range(0, len(contexts), _GROUP)]
     found: set[str] = set()
     # many characters to a text, and one by one where the tokens differ
     for number in _differing(one, other, ["".join(map(contexts.__getitem__, group)) for group in groups]):
