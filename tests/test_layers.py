@@ -101,6 +101,12 @@ def test_no_two_modules_have_one_name():
     assert max(names.values()) == 1, names.most_common(3)
 
 
+def test_no_two_classes_have_one_name():
+    trees = (ast.parse(path.read_text()) for path in MODULES.values())
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert max(names.values()) == 1, names.most_common(3)
+
+
 def test_loading_and_the_format_draw_nothing():
     for part in ("loader", "shards"):
         for path in (PACKAGE / part).rglob("*.py"):

@@ -192,7 +192,7 @@ class StepResult(NamedTuple):
         return np.abs(other.losses - self.losses) / self.scale if len(other.losses) == len(self.losses) else np.array(1)
 
 
-class Comparison(NamedTuple):
+class DocumentComparison(NamedTuple):
     """The documents of a batch, compared with the same documents alone."""
 
     together: StepResult
@@ -302,7 +302,7 @@ class StepProbe:
         """Run a step on each document alone."""
         return [self.run(step, alone=number, weights=1.0) for number in range(len(self.documents))]
 
-    def compare(self, step: Step, alone: Sequence[StepResult]) -> Comparison:
+    def compare(self, step: Step, alone: Sequence[StepResult]) -> DocumentComparison:
         """Run a step on the rows, and compare its losses and gradients with those of the documents alone.
 
         Losses are compared in order of size, because a process may have other tokens of a document alone. A loss that
@@ -324,7 +324,7 @@ class StepProbe:
             in_batch, by_itself = (np.sort(np.pad(each, (0, longer - len(each)))) for each in both)
             differences[document] = np.abs(in_batch - by_itself).max()
         gradients = None if together.gradients is None else gradients_apart([together], alone)
-        return Comparison(together, documents, differences, gradients)
+        return DocumentComparison(together, documents, differences, gradients)
 
     def find_leaks(self, step: Step, alone: Sequence[StepResult] | None = None) -> StepLeaks:
         """Compare the documents of the rows with those alone, and change one document after the other.
@@ -368,7 +368,7 @@ class StepProbe:
             yield varied
 
     def _owners(self, step: Step, together: StepResult) -> NDArray[np.int64]:
-        """Return the documents of `Comparison`.
+        """Return the documents of `DocumentComparison`.
 
         A loss is 0 if its document has no labels. Training half of the documents at a time tells a bit of the number.
         """

@@ -29,7 +29,7 @@ from packer.output.job import Job
 from packer.pipeline.source_warnings import with_counts
 from packer.pipeline.write_shards import RowMaker
 from packer.plan.rows import located_segments
-from packer.plan.segments import Chunk, SegmentReader, each_chunk, trained_cut_off
+from packer.plan.segments import SegmentChunk, SegmentReader, each_chunk, trained_cut_off
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress, TaskSums, python_call
 from packer.shards.check_shards import differences, trained_faults, verify_packed
@@ -325,7 +325,7 @@ class SourceComparison:
         counted["tokens_trained_truncated"] = trained_cut_off(self.documents, options, workers)
         yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
 
-    def _expected(self, sums: SegmentSums, workers: int) -> Iterator[Chunk]:
+    def _expected(self, sums: SegmentSums, workers: int) -> Iterator[SegmentChunk]:
         """Cut the documents of the source as the options say; the values of a chunk are the sums of its segments."""
         last = min(sums.last, sums.end)
         return each_chunk(

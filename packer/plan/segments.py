@@ -508,7 +508,7 @@ class SegmentReader:
         return lengths
 
 
-class Chunk(NamedTuple):
+class SegmentChunk(NamedTuple):
     """Consecutive documents of a pass over all of them."""
 
     account: Account
@@ -524,13 +524,13 @@ def each_chunk(
     threads: int,
     first: int = 0,
     last: int | None = None,
-) -> Iterator[Chunk]:
+) -> Iterator[SegmentChunk]:
     """Cut documents `first` to `last` - 1, by default all, chunk by chunk in some threads; yield chunks in order."""
     last = reader.documents if last is None else last
 
-    def read(begin: int) -> Chunk:
+    def read(begin: int) -> SegmentChunk:
         segments = reader.segments(np.array([[begin, min(begin + CHUNK, last)]]))
-        return Chunk(segments.account, segments, segments.histogram, values_of(segments))
+        return SegmentChunk(segments.account, segments, segments.histogram, values_of(segments))
 
     with closing(DecodePool(threads)) as pool:
         yield from pool.in_order(read, range(first, last, CHUNK))
