@@ -150,8 +150,10 @@ def test_a_difference_as_small_as_rounding_is_not_called_safe_in_bfloat16(positi
         assert verdict.answer == ("differs" if position else "safe")
 
 
-def test_positions_that_begin_elsewhere_are_the_remedy_where_they_make_it_safe():
-    model = tiny_model("roberta", pad_token_id=3)
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_positions_that_begin_elsewhere_are_the_remedy_where_they_make_it_safe(dtype):
+    model = tiny_model("roberta", pad_token_id=3, dtype=dtype)
     remedy = "train with packer.attention.use(model) on packer.batches(..., position_offset=4)"
     assert {verdict.remedy for verdict in packer.check(model)} == {remedy}
     assert "--max-segments 1" in packer.check(tiny_model("bloom"), ["eager"])[0].remedy

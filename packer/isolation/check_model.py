@@ -44,8 +44,8 @@ MASK_REMEDY = (
 ROWS = ((11, 17, 4), (12, 20))
 """Lengths in tokens of the documents in each row."""
 
-TREE_ROWS = ((8, 2),)
-"""Shares of a tree and an ordinary document in a row of 40 tokens; the paths of the tree have up to 20."""
+TREE_ROWS = ((32, 8),)
+"""Tokens of a tree, whose paths have up to 20, and of an ordinary document in a row."""
 
 LONGEST = max(length for row in ROWS for length in row)
 """Tokens in the longest document."""
@@ -157,24 +157,21 @@ def check(
     """
     names = implementations or installed_implementations()
     thresholds = thresholds_above(model.config.get_text_config(), LONGEST)
-    with seeded():
+    with seeded(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the kernels lack float32 and small heads
         exact = rounded = without_dropout(model)
         if model.dtype in KERNEL_DTYPES:
             exact = copy.deepcopy(rounded)
             cast("torch.nn.Module", exact).to(torch.float32)  # in place
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the kernels lack float32 and small heads
-            checker = _Check(exact, position_offset)
-            verdicts = [checker.judge(name) for name in names if exact is rounded or name in EXACT]
+        checker = _Check(exact, position_offset)
+        verdicts = [checker.judge(name) for name in names if exact is rounded or name in EXACT]
         if exact is not rounded:
             checker = _Check(rounded, position_offset, exact=checker)
             verdicts = _in_both(list(map(checker.judge, names)), verdicts)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
-            remedy = _remedy_by_offset(rounded, verdicts) or remedy
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            verdicts = _judge_trees(exact, verdicts)
+            remedy = _remedy_by_offset(exact, verdicts) or remedy
+        verdicts = _judge_trees(exact, verdicts)
     return [
         replace(verdict, thresholds=thresholds, remedy="" if verdict.safe else verdict.remedy or remedy)
         for verdict in verdicts
@@ -293,7 +290,7 @@ def _probe_of(
     """Return documents in rows of a format, of tokens that are not special."""
     return StepProbe.of(
         make,
-        max_len=40 if has_tree else sum(rows[0]),
+        max_len=sum(rows[0]),
         ids=_ordinary_tokens(model),
         tolerance=TOLERANCE,
         shares=rows,
@@ -486,7 +483,7 @@ def _remedy(verdicts: Sequence[Verdict], position_offset: int) -> str:
 def _remedy_by_offset(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> str:
     """Return the remedy for a model that is safe once positions start at its padding id plus 1; "" for others."""
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    differ = [verdict.implementation for verdict in verdicts if verdict.answer == "differs"]
+    differ = [each.implementation for each in verdicts if each.answer == "differs" and each.implementation in EXACT]
     if padding is None or not differ:
         return ""
     shifted = list(map(_Check(model, padding + 1).judge, differ))

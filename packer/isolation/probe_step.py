@@ -31,7 +31,7 @@ SHARES = ((8, 4, 2, 2), (1, 10, 5), (16,))
 
 TREE_SHARES = (2, 2, 1, 1, 2)
 TREE_PARENTS = (-1, 0, 0, 2, 2)
-"""Lengths and parents of the nodes of a tree, which takes the place of a first document of share 8."""
+"""Lengths, in eighths, and parents of the nodes of a tree, which takes the place of the first document."""
 
 DIRECTIONS = 16
 """Random directions on which gradients are projected: the norm of a difference is estimated to about a sixth."""
@@ -458,7 +458,8 @@ def _make_documents(max_len: int, shares: Sequence[Sequence[int]], *, has_tree: 
     for row, lengths in enumerate(shares):
         parents = [-1] * len(lengths)
         if has_tree and not row:
-            lengths, parents = (*TREE_SHARES, *lengths[1:]), [*TREE_PARENTS, *parents[1:]]
+            nodes = [share * lengths[0] // 8 for share in TREE_SHARES]
+            lengths, parents = (*nodes, *lengths[1:]), [*TREE_PARENTS, *parents[1:]]
         bounds = np.cumsum([0, *lengths]) * max_len // sum(lengths) + row * max_len
         found += [
             ProbedDocument(np.arange(*each[:2]), each[2]) for each in zip(bounds, bounds[1:], parents, strict=False)
