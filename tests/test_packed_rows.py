@@ -313,6 +313,12 @@ def test_rows_of_one_document_are_mapped_and_can_be_indexed(tmp_path):
     assert [row["input_ids"][:3].tolist() for row in packer.load(tmp_path / "index", source=source)] == [[5, 6, 7]]
 
 
+def test_rows_of_one_document_are_read_by_the_names_of_their_tool(tmp_path):
+    records = [{"tokens": [5, 6, 7], "input_pos": [0, 1, 2], "labels": [-100, 6, 7]}] * 2
+    packer.pack(write_as(tmp_path / "dataset", records), tmp_path / "out", max_len=3)
+    assert [row["input_ids"].tolist() for row in packer.load(tmp_path / "out")] == [[5, 6, 7]] * 2
+
+
 def test_shifted_labels_are_shifted_back_when_they_are_named(tmp_path):
     (row,) = shift_tokens(1)
     found, _ = packed(tmp_path, [maxtext(row, 3)], input_column="inputs", labels_column="targets")
