@@ -35,6 +35,7 @@ from packer.sources.list_checks import (
     wide_type,
 )
 from packer.sources.meanings import ATTENTION, counted_fields
+from packer.stores import RemotePath
 from packer.token_memory import TokenColumn, list_lengths
 
 Step: TypeAlias = Callable[[Batch], Batch]
@@ -409,6 +410,18 @@ def decoded_lists(lists: Lists, columns: Columns, *, makes_labels: bool, skips: 
         masks=columns.masks,
         skips=skips,
     )
+
+
+def all_in_place(input_: Input, names: Sequence[str], test: Callable[..., bool]) -> bool:
+    """Whether a test holds for these columns of each record batch; false unless they are mapped, on this machine.
+
+    Lists in object storage are not looked at, which would take each rank as long as all together need to decode them.
+    """
+    if not isinstance(input_, MappedLists) or isinstance(input_.file.path, RemotePath):
+        return False
+    with reading(input_.file.name), suppress(ValueError, AssertionError, DocumentError):  # raised with its place later
+        return all(test(*arrays) for arrays in input_.arrays(*names))
+    return False
 
 
 _SAMPLED = 1 << 16  # tokens whose numbers of values are compared

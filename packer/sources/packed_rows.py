@@ -24,9 +24,9 @@ from packer.column_names import NO_LOSS, ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
 from packer.shards.files import EXPORT_RECORD
 from packer.sources.column_types import as_plain, is_list, plain_type, shown
-from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, null_message, reading
+from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, null_message
 from packer.sources.format_reader import Lists, Reader
-from packer.sources.inputs import Input, MappedLists, decoded_lists
+from packer.sources.inputs import Input, all_in_place, decoded_lists
 from packer.sources.list_checks import (
     STRIPPED,
     BlockRecords,
@@ -135,21 +135,15 @@ def _most(lists: pa.Array) -> int:
 
 
 def are_documents(input_: Input, rows: RowColumns) -> bool:
-    """Whether the positions of a mapped input say that each row is one document, so that it need not be decoded.
+    """Whether the positions of a mapped input say that each row is one document, so that it need not be decoded."""
 
-    In object storage, they are not looked at, which would take each rank as long as all together need to decode them.
-    """
-    has_others = {*rows.bounds.values()} != {"positions"}
-    if not isinstance(input_, MappedLists) or isinstance(input_.file.path, RemotePath) or has_others:
-        return False
-    with reading(input_.file.name), suppress(ValueError, AssertionError):  # raised with its place when it is read
-        return all(
-            pa.types.is_integer(values_of(positions).type)
-            and np.array_equal(as_numpy(values_of(positions)), restart_positions(list_lengths(tokens)))
-            for tokens, *columns in input_.arrays(input_.columns.input_ids, *rows.bounds)
-            for positions in columns
-        )
-    return False
+    def restart(tokens: pa.Array, *columns: pa.Array) -> bool:
+        found = map(values_of, columns)
+        positions = restart_positions(list_lengths(tokens))
+        return all(pa.types.is_integer(each.type) and np.array_equal(as_numpy(each), positions) for each in found)
+
+    is_told = {*rows.bounds.values()} == {"positions"}
+    return is_told and all_in_place(input_, (rows.documents.input_ids, *rows.bounds), restart)
 
 
 def with_documents(lists: Lists, rows: RowColumns, *, skips: bool) -> Input:

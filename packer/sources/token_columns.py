@@ -6,20 +6,20 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 
 import numpy as np
+import pyarrow as pa
 
 from packer.column_names import ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
 from packer.options import ReadOptions
 from packer.sources.column_types import Fields, loss_columns, names_of
-from packer.sources.documents import Columns, DocumentError, Found, reading
+from packer.sources.documents import Columns, Found
 from packer.sources.format_reader import Reader
-from packer.sources.inputs import Input, MappedLists, check_types, open_lists, usual_widths
+from packer.sources.inputs import Input, all_in_place, check_types, open_lists, usual_widths
 from packer.sources.list_checks import mask_of_numbers, mask_values
 from packer.sources.meanings import BOUNDS, EXCHANGE_STARTS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, SHIFTED, refusal
 from packer.sources.packed_rows import are_documents, row_columns, with_documents
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
-from packer.stores import RemotePath
 from packer.token_memory import list_lengths
 
 
@@ -64,7 +64,7 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
         inputs = [with_documents(each, rows._replace(documents=columns), skips=skips) for each in lists]
         columns, packed_by = columns._replace(extra=(*columns.extra, ROW_DOCUMENT)), tuple(rows.bounds)
     else:
-        read = _without(read, _that_mask_nothing(inputs, read.masks))
+        read = _without(read, [name for name in read.masks if _masks_nothing(inputs, name, wanted)])
         read = read._replace(input_ids=columns.input_ids, labels=columns.labels, widths=columns.widths)
         inputs, packed_by = [open_lists(each, read, in_place=not read.masks, skips=skips) for each in lists], ()
     _refuse_missing_labels(found, columns, inputs)
@@ -173,27 +173,14 @@ def _without(columns: Columns, masks: Sequence[str]) -> Columns:
     return columns._replace(extra=extra, per_token=per_token, masks=kept)
 
 
-def _that_mask_nothing(inputs: Sequence[Input], masks: Sequence[str]) -> list[str]:
-    """Return the masks by which every token is trained, so that they need not be applied, and files stay mapped."""
-    return [name for name in masks if all(_masks_nothing(each, name) for each in inputs)]
+def _masks_nothing(inputs: Sequence[Input], name: str, columns: Columns) -> bool:
+    """Whether every token is trained by a mask, so that it need not be applied, and files stay mapped."""
 
+    def trains_all(mask: pa.Array, tokens: pa.Array) -> bool:
+        lengths = list_lengths(tokens)
+        if name not in columns.per_token:
+            return bool(mask_of_numbers(name, mask, lengths).all())
+        trained = not mask.null_count and mask_values(mask, name).all()
+        return bool(trained) and np.array_equal(list_lengths(mask), lengths)
 
-def _masks_nothing(input_: Input, name: str) -> bool:
-    """Whether every token of an input is trained by a mask; false of one that is decoded, which takes no longer so.
-
-    A mask in object storage is not looked at, which would take each rank as long as all together need to decode it.
-    """
-    if not isinstance(input_, MappedLists) or isinstance(input_.file.path, RemotePath):
-        return False
-    with reading(input_.file.name):
-        try:
-            return all(
-                not mask.null_count
-                and mask_values(mask, name).all()
-                and np.array_equal(list_lengths(mask), list_lengths(tokens))
-                if name in input_.columns.per_token
-                else mask_of_numbers(name, mask, list_lengths(tokens)).all()
-                for mask, tokens in input_.arrays(name, input_.columns.input_ids)
-            )
-        except (ValueError, DocumentError):  # raised with its place when the lists are checked
-            return False
+    return all(all_in_place(input_, (name, columns.input_ids), trains_all) for input_ in inputs)
