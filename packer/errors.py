@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions raised by reading damaged JSON."""
@@ -130,6 +128,9 @@ def check_address_space(needed: int, what: str) -> None:
     LLVM and the library of tokenizers abort the process if memory runs out. Nothing is checked without a limit by
     `ulimit -v`. Other threads may take memory in the meantime, so `needed` has to be generous.
     """
+    import resource  # here, because `import packer` alone imports this module
+    from pathlib import Path
+
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return
