@@ -1,11 +1,11 @@
-"""The command line. Commands are functions, and import heavy packages only when they run.
+"""The command line. Commands import heavy packages only when they run.
 
-writing_commands.py  pack, tokenize, export and demo, and what they print when they are done
+writing_commands.py  pack, tokenize, export and demo, and their summaries
 reading_commands.py  stats, show, verify and check
 
-command.py           commands and their options, from declarations
+command.py           commands and their options, created from declarations
 command_options.py   options that only commands have, such as --json and --report
-printing.py          everything that is printed, and errors as one line and an exit code
+printing.py          printing of text and JSON; errors as one line and an exit code
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ GROUPS = {
     "Train": (export, check),
     "Try it": (demo,),
 }
-"""The commands under their headings."""
+"""Commands by heading."""
 
 COMMANDS: dict[str, click.Command] = {str(each.name): each for group in GROUPS.values() for each in group}
 
 
 def main() -> None:
-    """Run the command and exit; `one_line_errors` lists the exit codes."""
+    """Run the command line and exit; `one_line_errors` lists the exit codes."""
     cli(prog_name="packer")
 
 
 class _OneLine(click.UsageError):
-    """Wrong usage in one line, as every other error is shown, instead of the four that click prints."""
+    """A usage error that is shown in one line, like all other errors, instead of the four lines of click."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error on stderr."""
@@ -53,7 +53,7 @@ class _OneLine(click.UsageError):
 
 @contextmanager
 def _one_line_usage_errors(ctx: click.Context) -> Iterator[None]:
-    """Show wrong usage in one line that names the help of the command, and as JSON as well if that was asked for."""
+    """Show a usage error in one line that refers to the command's help, and as JSON too if `--json` is given."""
     try:
         yield
     except click.UsageError as error:
@@ -66,11 +66,11 @@ def _one_line_usage_errors(ctx: click.Context) -> Iterator[None]:
 
 
 LIBRARIES = ("numpy", "pyarrow", "numba", "highspy", "datasets", "tokenizers", "transformers", "gigatoken", "torch")
-"""Distributions whose version may matter to rows and tokens, or to what a problem is."""
+"""Distributions whose versions may affect rows and tokens, or explain a problem."""
 
 
 def _versions(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    """Print the versions of packer, Python and `LIBRARIES`, of which the last two are optional, and exit."""
+    """Print the versions of packer, Python and `LIBRARIES`, and exit."""
     if not is_asked:
         return
     from importlib import metadata
@@ -85,7 +85,7 @@ def _versions(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
 
 
 class _Commands(click.Group):
-    """The group of commands, which suggests the nearest one, and for --max_len only --max-len."""
+    """The group of commands. For an unknown name, it suggests the nearest command or option."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Group`."""
@@ -105,7 +105,7 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Group`."""
-        if not args:  # which click takes for wrong usage
+        if not args:  # click would report a usage error
             echo(ctx.get_help())
             ctx.exit()
         ctx.meta[ARGUMENTS] = list(args)

@@ -1,4 +1,4 @@
-"""Commands, whose parameters are declared options, with `--debug`, errors as one line, and options under headings."""
+"""Commands whose parameters are declared options, with `--debug`, one-line errors and options under headings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType  # generic at run time since click 8.4 only
 
-ARGUMENTS = "packer.arguments"  # where the context has the words of the command line after `packer`
-GROUPED_FROM = 12  # options from which a command lists them under headings
-NAME_WIDTH = 24  # of the column of names under all headings
+ARGUMENTS = "packer.arguments"  # key in `Context.meta` of the words after `packer` on the command line
+GROUPED_FROM = 12  # minimum number of options that are listed under headings
+NAME_WIDTH = 24  # width of the column of names, the same under all headings
 _USUAL = (
     *("max_len", "output", "tokenizer", "chat_template", "text_column", "train_on", "long", "keep", "workers"),
     *("overwrite", "algorithm", "report", "help", "help_all"),
 )
-"""Options of commands with many that `--help` lists; `--help-all` lists every one."""
-_ALL = "packer.help_all"  # where the context says that all are asked for
+"""Options that `--help` lists for commands with many options; `--help-all` lists all options."""
+_ALL = "packer.help_all"  # key in `Context.meta`, set if all options are to be shown
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
@@ -44,10 +44,10 @@ def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
 def command(
     changes: Mapping[str, Mapping[str, Any]] = {}, *, resumes: bool = False, **settings: Any
 ) -> Callable[[Callable[..., None]], PackerCommand]:
-    """Make a function a command, with all declared options that name the command. The function takes their values.
+    """Turn a function into a command. Its parameters are all declared options whose `commands` name it.
 
-    `changes` are fields of `Option` that differ in this command, by the name of the option. An interrupted command that
-    `resumes` says so.
+    changes: fields of `Option` that differ in this command, by option name. resumes: whether repeating an interrupted
+    command resumes it; the message about the interruption then says so.
     """
 
     def made_of(function: Callable[..., None]) -> PackerCommand:
@@ -65,19 +65,19 @@ def command(
 
 
 def source_of(dataset: tuple[str, ...]) -> str | PathList:
-    """Return a path as it is, and several as one source; a UsageError if there is none."""
+    """Return a single path unchanged, and several paths as one source. Raises a UsageError if there is no path."""
     if not dataset:
         raise click.UsageError("Give a DATASET.")
     return dataset[0] if len(dataset) == 1 else PathList(dataset)
 
 
 class PackerCommand(click.Command):
-    """A command with `--debug` that prints errors as one line, and lists its options under headings."""
+    """A command with `--debug` that prints errors in one line and lists its options under headings."""
 
     resumes = False
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
-        """See `click.Command`; some options read a file."""
+        """See `click.Command`. Errors are printed in one line here as well, because some options read a file."""
         with one_line_errors(debug="--debug" in args, as_json="--json" in args):
             return super().make_context(info_name, args, *rest, **settings)
 
@@ -104,14 +104,14 @@ class PackerCommand(click.Command):
 
 
 def heading_of(option: click.Option) -> str:
-    """Return the heading of an option: its own, but that of the required ones if a value must be given."""
+    """Return the heading of an option, which is `REQUIRED` if a value must be given."""
     if option.required:
         return REQUIRED
     return option.declared.heading if isinstance(option, DeclaredOption) else GENERAL
 
 
 class DeclaredOption(click.Option):
-    """An option of a command, made from a declaration."""
+    """An option of a command, created from a declaration."""
 
     def __init__(self, declared: Option) -> None:
         self.declared = declared
@@ -129,7 +129,7 @@ class DeclaredOption(click.Option):
 
 
 def _help(option: Option, *, repeats: bool) -> str:
-    """Return the sentence of an option, its choices unless they are shown next to its name, and a default in words."""
+    """Return the help: the sentence, the choices if they are not shown beside the name, and a default in words."""
     parts = [option.off if option.default is True and option.off is not None else option.help]
     if option.choices and option.metavar is not None:
         parts.append(f"One of: {', '.join(option.choices)}.")
@@ -149,14 +149,14 @@ def _type_of(option: Option) -> ParamType:
 
 
 class Declared(ParamType):
-    """A value with the type and the limits of a declared option."""
+    """Type of the value of a declared option, with its limits."""
 
     def __init__(self, option: Option) -> None:
         self.option = option
         self.name = option.type.__name__
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """Convert and check a value, which is a string, or the default."""
+        """Convert and check a string, or the default."""
         option = self.option
         try:
             if option.convert is not None:
@@ -174,7 +174,7 @@ class Declared(ParamType):
 
 
 class UserPath(ParamType):
-    """A path in which `~` is the home folder, even where the shell does not expand it: in quotes and after `=`."""
+    """A path in which `~` is the home folder, even in quotes or after `=`, where the shell does not expand it."""
 
     name = "path"
 

@@ -1,4 +1,4 @@
-"""Options that only commands have. No manifest records them."""
+"""Options that only commands have. Manifests do not record them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from packer.options.pack_options import INT32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandOptions:
-    """Declarations of the options. Each is a parameter of the function of every command that has it."""
+    """Declarations of the options. Each is a parameter of the functions of the commands that have it."""
 
     for_trainer: str | None = option(
         None,
-        "Trainer for the rows: refuse rows that it cannot read, and print the lines to write for it.",
+        "Trainer of the rows: refuse options whose rows it cannot read, and print the lines of its configuration.",
         OUTPUT,
         choices=tuple(STEPS),
         convert=as_trainer,
@@ -36,7 +36,7 @@ class CommandOptions:
     compression: Compression = option("zstd", "Compression of the Parquet pages.", OUTPUT, commands=("export",))
     eos_id: int | None = option(
         None,
-        "Token that ends documents, for trainers that find documents or padding by it.",
+        "Token that ends documents, for trainers that use it to find documents or padding.",
         OUTPUT,
         default_words="last token of the first document",
         most=INT32,
@@ -47,7 +47,7 @@ class CommandOptions:
     )
     data_parallel: int | None = option(
         None,
-        "Number of data-parallel ranks: show how long they wait for each other if each trains one row at a time.",
+        "Number of data-parallel ranks: show how long they wait for each other if each rank trains one row at a time.",
         GENERAL,
         least=1,
         commands=("stats",),
@@ -62,14 +62,14 @@ class CommandOptions:
     )
     model: str | None = option(
         None,
-        "Model of these ranks: its number of weights, as in 70B, or its config (a folder, a config.json or a Hub id).",
+        "Model to train: its number of weights, as in 70B, or its config (a folder, a config.json or a Hub id).",
         GENERAL,
         default_words="7B",
         commands=("stats",),
     )
     report: Path | None = option(
         None,
-        "HTML file to write: a report with plots, which needs no network.",
+        "HTML file to write: a report with plots, which needs no network access.",
         OUTPUT,
         metavar="FILE.html",
         commands=("stats",),

@@ -1,10 +1,10 @@
-"""What commands print: results, without control characters that come from files, and errors as one line on stderr.
+"""Printing: results without control characters from files, and errors as one line on stderr.
 
 Exit codes:
 
 0    done
-1    a fault in what the command found: files, data, the network, the machine
-2    the command line is wrong, whatever the data: names, values or combinations of options
+1    something the command needs is faulty: files, data, the network, the machine
+2    the command line is wrong: names, values or combinations of options
 3    a check failed (`verify`, `check`)
 130  interrupted (SIGINT); 143: terminated (SIGTERM)
 """
@@ -37,7 +37,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def echo_styled(text: str) -> None:
-    """Print a text whose parts are `styled` or `visible`, in color also where stdout is no terminal."""
+    """Print a text whose parts are `styled` or `visible`, in color even if stdout is not a terminal."""
     click.echo(text, color=True)
 
 
@@ -47,24 +47,24 @@ def styled(text: str, **style: Any) -> str:
 
 
 def echo_json(content: object, default: Callable[[Any], Any] | None = None) -> None:
-    """Print JSON, in which all control characters are escaped."""
+    """Print JSON with all control characters escaped."""
     click.echo(json.dumps(content, indent=1, default=default).replace("\x7f", "\\u007f"))
 
 
-NOT_RIGHT = 3  # exit code of a check that has found something wrong
+NOT_RIGHT = 3  # exit code of a check that found something wrong
 
 
 def echo_error_as_json(message: str, code: int) -> None:
-    """Print what `--json` prints for an error."""
+    """Print the JSON that `--json` prints for an error."""
     echo_json({"error": message, "exit_code": code})
 
 
 @contextmanager
 def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False) -> Iterator[None]:
-    """Print errors that a user can fix as one line, and `as_json` on stdout as well, and exit.
+    """Print errors that a user can fix in one line, and exit.
 
-    With `debug`, they are raised, so that Python prints their traceback. If the same command `resumes` where it was
-    interrupted, the line says so.
+    as_json: print the error as JSON on stdout as well. debug: raise the error, so that Python prints its traceback.
+    resumes: add to the message that repeating the command resumes it.
     """
     again = "; the same command resumes where it stopped" if resumes else ""
     try:
@@ -85,15 +85,18 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
 
 
 def _code_and_message(error: BaseException, again: str) -> tuple[int, str | None]:
-    """Return the exit code and the line for an error, which ends with `again`; None for one that is a bug."""
+    """Return the exit code and the message of an error; None as the message of a bug.
+
+    `again` is appended to the messages of interruptions and of missing space or memory.
+    """
     if isinstance(error, PackerError):
         return 2 if isinstance(error, OptionError) else 1, str(error)
-    if isinstance(error, (StoreError, PermissionError)):  # of what a command looks at before it begins
+    if isinstance(error, (StoreError, PermissionError)):  # raised before the command has begun its work
         what = f"{error.filename}: {error.strerror}" if error.filename else error
         return 1, f"{what}: repeat the same command when that is fixed"
     if isinstance(error, KeyboardInterrupt):
         number = error.number if isinstance(error, Interrupted) else signal.SIGINT
-        return 128 + number, signals.WORDS[signal.Signals(number)] + again  # the exit code that a shell reports
+        return 128 + number, signals.WORDS[signal.Signals(number)] + again  # the exit code that shells use
     short = shortage_behind(error)
     return 1, None if short is None else short + again
 
@@ -111,8 +114,9 @@ def explained_bus_errors() -> Iterator[None]:
     libc.signal.restype = ctypes.c_void_p
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain_and_exit)
-    # subtle: a handler of the signal module would run later, in the main thread, and the access that failed would be
-    # repeated forever. This handler runs immediately, which is safe: the access that raised the signal holds no lock.
+    # Subtle: a handler of the signal module would run only later, in the main thread, and the failed access would be
+    # repeated forever. This handler runs immediately. That is safe, because the access that raised the signal holds no
+    # lock.
     before = libc.signal(signal.SIGBUS, ctypes.cast(handler, ctypes.c_void_p))
     try:
         yield
@@ -128,16 +132,16 @@ def _explain_and_exit(_: int) -> None:
 
 
 def shrunken_files() -> list[str]:
-    """Files that are shorter than the part of them mapped into this process."""
+    """Return the files that are shorter than the part of them that this process has mapped."""
     found = []
     for line in _MAPS.read_text(errors="surrogateescape").splitlines():
         addresses, access, offset, _, _, *path = line.split(maxsplit=5)
-        if not path or not access.startswith("r--") or int(offset, 16):  # a library: data is mapped as a whole
+        if not path or not access.startswith("r--") or int(offset, 16):  # a library: data is mapped from byte 0
             continue
         first, last = (int(address, 16) for address in addresses.split("-"))
         try:
             size = os.stat(path[0]).st_size  # noqa: PTH116 (a path is not made of thousands of names)
-        except OSError:  # removed: its mapped pages can still be read
+        except OSError:  # removed: its mapped pages are still readable
             continue
         if last - first - size >= mmap.PAGESIZE:
             found.append(path[0])

@@ -1,4 +1,4 @@
-"""The commands that read and write no dataset: stats, show and verify, and check, of the attention of a model."""
+"""Commands that write no dataset: stats, show, verify, and check (of a model's attention)."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def verify(
 def check(model: str, attn: str | None, position_offset: int, *, as_json: bool) -> None:
     """Show which attention implementations keep packed documents of MODEL apart.
 
-    MODEL is a folder with a config.json, such a file, or a Hub id. A small model of this kind with random weights is
-    trained on a packed batch. When one document changes, no other may change, and losses and gradients must match those
-    of the documents alone. The exit code is 3 if no implementation is safe.
+    MODEL is a Hub id, a config.json, or a folder that contains one. A small model of the same architecture with random
+    weights is trained on a packed batch. When one document changes, no other may change, and losses and gradients must
+    match those of unpacked documents. The exit code is 3 if no implementation is safe.
     """
     from transformers.utils import logging
 
@@ -118,7 +118,7 @@ def check(model: str, attn: str | None, position_offset: int, *, as_json: bool) 
 
 
 def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Yield a table of the verdicts, at least one, with a reason and a remedy for each that is not safe."""
+    """Yield a table of the verdicts (at least one), and a reason and a remedy for each that is not safe."""
     model = probed.model
     dtype = str(model.dtype).removeprefix("torch.")
     dtype += "" if dtype == "float32" else " and float32"
@@ -140,7 +140,7 @@ def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> Iterator
 
 
 def _trees(verdicts: Sequence[Verdict]) -> str:
-    """Return which implementations are safe for trees, or why none is."""
+    """Describe which implementations are safe for trees, or why none is."""
     safe = [verdict.implementation for verdict in verdicts if verdict.trees == "safe"]
     if "packer_varlen" in safe:
         return "safe with packer.attention.use(model)"
@@ -187,12 +187,12 @@ def stats(
     as_json: bool,
     **values: object,
 ) -> None:
-    """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
+    """Compare the padding of DATASET before and after packing; for a packed dataset, show how full its rows are.
 
-    It predicts the number of rows that `pack` makes with the same options, also for groups, pairs and limits.
-    Several row lengths are compared in a table, and with `--algorithm all` the algorithms. DATASET may also be a
-    histogram: a CSV file with the header length,count. Of several packed datasets, as in web-packed:0.7
-    code-packed:0.3, it shows the shares in which packer.load combines them.
+    It predicts the number of rows that `pack` makes with the same options, including groups, pairs and limits. Several
+    row lengths are compared in a table; with `--algorithm all`, algorithms are compared. DATASET may also be a
+    histogram: a CSV file with the header length,count. Given several packed datasets, such as web-packed:0.7
+    code-packed:0.3, it shows how packer.load mixes them.
     """
     from packer.pipeline.collect_figures import training_job
     from packer.pipeline.stats import ReportFile
@@ -221,7 +221,10 @@ def stats(
 
 
 def _shares_of(dataset: tuple[str, ...]) -> list[str] | dict[str, float] | None:
-    """Return several packed datasets, or these with weights, as `packer.load` takes them; None for anything else."""
+    """Return packed datasets as `packer.load` takes them: a list of paths, or a dict of weights.
+
+    Returns None if the arguments are something else.
+    """
     from packer.pipeline.stats import names_packed
 
     weights: dict[str, float] = {}
@@ -244,7 +247,7 @@ def _shares_of(dataset: tuple[str, ...]) -> list[str] | dict[str, float] | None:
 
 
 def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_report: bool) -> bool:
-    """Print what an epoch takes of several packed datasets; return False if the names are no such."""
+    """Print the share of each packed dataset in an epoch. Returns False if the names are not packed datasets."""
     from packer.loader.load import CombinedDataset, load
 
     if (paths := _shares_of(names)) is None:
@@ -263,7 +266,7 @@ def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_report: bool) 
 
 
 class RowNumber(ParamType):
-    """A number of a row, which may be negative; any other word with a dash is an option that does not exist."""
+    """The number of a row, which may be negative. Other words that begin with a dash are unknown options."""
 
     name = "integer"
 
@@ -297,13 +300,13 @@ def show(
 ) -> None:
     """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
 
-    Rows count from 0, which is shown by default; -1 is the last one. The tokens of an index are read from its --source.
+    Rows are numbered from 0, the default; -1 is the last row. The tokens of an index are read from its --source.
     """
     from packer.pipeline import row_contents
 
     if row is not None and document is not None:
         raise click.UsageError("Give a ROW or a --document, not both.")
-    with progress_bars():  # also shows warnings
+    with progress_bars():  # prints warnings too
         found = row_contents.show(
             packed, row or 0, document=document, tokenizer=tokenizer, source=list(sources) or None, full=full
         )

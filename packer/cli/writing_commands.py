@@ -1,4 +1,4 @@
-"""The commands that write an output: pack, tokenize and export; and demo, a pack of this machine's Python."""
+"""Commands that write an output: pack, tokenize, export and demo, which packs this machine's Python."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def write_output(
     summary: Callable[[Written[Any], str], Iterable[str]],
     more: Callable[[AnyPath], list[str]] | None = None,
 ) -> None:
-    """Call `write`, which writes an output, with a `Job` of these values, and print its result.
+    """Call `write` with a `Job` made of `values`, and print its result.
 
-    `complete` are the words after the name of an output that was complete before. For one that was made, `summary`
-    yields the text, from the result and the time that it took, in words. `more` writes more about the output, and
-    returns lines about it.
+    complete: the message, after the output's name, if the output was already complete. summary: function that returns
+    the printed lines from a new output's result and a text with its duration. more: function that writes additional
+    files about the output, and returns further lines.
     """
     from packer.algorithms.jit import compile_seconds
     from packer.engines.ranks import rank_of
@@ -61,7 +61,7 @@ def write_output(
     rank = rank_of(values.get("ranks"))
     with (
         progress_bars(silently=rank is not None and rank.rank > 0) as progress,
-        contextlib.redirect_stdout(sys.stderr),  # Ray prints what happens to nodes; stdout is for the result
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints events of nodes; stdout is reserved for the result
     ):
         result = write(job=Job(progress=progress, **values_of(Job, values)))
     seconds, compiling = time.perf_counter() - begun, compile_seconds() - compiled
@@ -124,10 +124,10 @@ def pack(
     packer pack texts.jsonl --tokenizer gpt2 --text-column body --max-len 8k
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), an
-    .idx of Megatron with its .bin, a .ds of datatrove, an array of tokens (.npy, .bin), a folder of these, or a Hub id.
-    FOLDER:CONFIG and ID:CONFIG name one of several configurations.
-    It holds tokens or, with --tokenizer, text. Several paths are read as one dataset, in this order; name the output
-    with --output. An interrupted command continues where it stopped when it is run again.
+    .idx file of Megatron with its .bin, a .ds file of datatrove, an array of tokens (.npy, .bin), a folder of these
+    files, or a Hub id. FOLDER:CONFIG and ID:CONFIG select one of several configurations. DATASET contains tokens or,
+    with --tokenizer, text. Several paths are read as one dataset, in this order; --output must then name the output. To
+    resume an interrupted command, run it again.
     """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer.pipeline import packing
 
@@ -161,7 +161,7 @@ def _lengths_source(dataset: tuple[str, ...], lengths: str) -> tuple[tuple[str],
 
 
 def _next_step(trainer: str | None, packed: AnyPath, max_len: int) -> list[str]:
-    """Return what to write for a trainer; without one, what to type next, for people only."""
+    """Return lines for a trainer's configuration; without a trainer, the next command, only on a terminal."""
     if trainer is not None:
         return [STEPS[trainer].text(packed, max_len)]
     shown = f"Next: packer show {packed} 0; for training, docs/how-to/trainers/index.md or --for TRAINER"
@@ -178,7 +178,7 @@ def tokenize(dataset: tuple[str, ...], *, as_json: bool, **values: object) -> No
     """Tokenize DATASET once and store the tokens in the format of datasets.save_to_disk.
 
     DATASET is one path or several, as for `pack` with --tokenizer. Packing the output gives the same rows as packing
-    the text. An interrupted command continues where it stopped when it is run again.
+    the text. To resume an interrupted command, run it again.
     """
     from packer.pipeline import tokenizing
 
@@ -232,15 +232,18 @@ def export(
     )
 
 
-# ---- summaries that these commands print when they are done, line by line ----
+# ---- summaries of the outputs, line by line ----
 
 
 Fact = tuple[str, int | str | None, str]
-"""A line of a summary: name, number and note. It is left out without a number, and, if it is indented, at 0."""
+"""A line of a summary: name, number and note.
+
+Lines without a number are left out. Indented lines are left out if the number is 0.
+"""
 
 
 def pack_summary(written: Written[Manifest], took: str) -> Iterator[str]:
-    """Yield the number of rows, and what happened to every document and token; without zeros."""
+    """Yield the number of rows, and what happened to every document and token, without zeros."""
     manifest, output = written.record, str(written.output)
     yield from _rows_summary(manifest, output, took)
     use = ""
@@ -262,7 +265,7 @@ def _rows_summary(manifest: Manifest, output: str, took: str) -> Iterator[str]:
     yield f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {took}"
     yield from _table(_facts(manifest))
 
-    # What a user of the rows should know before training.
+    # Facts to know before training on the rows.
     if options.algorithm == "wrapped":
         cut = count_of(totals.documents_split, "document")
         yield f"Wrapping cut {cut}: tokens after a cut do not see those before it."
@@ -274,7 +277,7 @@ def _rows_summary(manifest: Manifest, output: str, took: str) -> Iterator[str]:
         yield "No labels were written: only packer.load is safe."
         yield "Other trainers would train on padding and across the boundaries of documents."
 
-    # How text was tokenized and which of its tokens are trained.
+    # How text was tokenized, and which of its tokens are trained.
     if source.text is not None:
         yield f"Tokenized with {options.tokenizer}, {_text_identity(source.text)}"
     if options.holdout is not None and is_packed(
@@ -317,14 +320,14 @@ def _text_identity(text: TextIdentity) -> str:
     from packer.sources.meanings import HISTORY, OF_CHATS
 
     first, *others = text.columns
-    # at most two columns are in every source: others, such as a prompt's, are read where they exist
+    # At most two columns are in every source. Others, such as a prompt's, are read where they exist.
     columns = "+".join([first, *(column for column in others if column not in (*OF_CHATS, HISTORY))][:2])
     as_chats = ", rendered as chats" if text.as_chats else ""
     return f"training on {text.train_on} of {columns}{as_chats} (tokenizer {text.tokenizer[:8]})"
 
 
 def _table(facts: Iterable[Fact]) -> list[str]:
-    """Align the facts that have a number, without those about a part that is empty."""
+    """Align the facts that have a number. Leaves out indented facts that are 0."""
     shown = [
         (name, value if isinstance(value, str) else f"{value:,}", note)
         for name, value, note in facts
@@ -373,7 +376,7 @@ def _facts(manifest: Manifest) -> Iterator[Fact]:
 
 
 def _text_facts(counted: Totals | TokenizeReport) -> Iterator[Fact]:
-    """Yield what tokenizing counts; nothing about records that cannot be used if one would have been an error."""
+    """Yield what tokenizing counted. Records that cannot be used are left out if they would have been an error."""
     if counted.documents_rejected is not None:
         rejected = counted.documents_rejected
         reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in rejected.items())
@@ -385,7 +388,7 @@ def _text_facts(counted: Totals | TokenizeReport) -> Iterator[Fact]:
 # ---- the demonstration ----
 
 _MARK = ".packer-demo"
-"""File in the folder of the demonstration: the folder was made by it, so that it may replace the files in it."""
+"""File that marks a folder created by the demonstration, in which files may be replaced."""
 
 _VOCAB_SIZE = 4096
 _TRAINING_FILES = 400  # more files barely change the tokenizer
@@ -393,7 +396,7 @@ _EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_te
 
 
 def standard_library_texts() -> Iterator[str]:
-    """Yield the Python files of this interpreter's standard library as text, without its tests."""
+    """Yield the source files of this interpreter's standard library, without its tests."""
     library = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(library.rglob("*.py"), key=lambda path: path.as_posix().encode()):
         if _EXCLUDED_FOLDERS.isdisjoint(path.relative_to(library).parts):
@@ -403,10 +406,10 @@ def standard_library_texts() -> Iterator[str]:
 
 
 def write_corpus(folder: Path) -> Path:
-    """Tokenize the standard library and return the path of the tokens, `folder`/stdlib.arrow.
+    """Tokenize the standard library; return the path of the tokens, `folder`/stdlib.arrow.
 
-    The tokenizer, a byte-level BPE that is trained on a sample of the files, is written to the same folder, with a
-    tokenizer_config.json that names the token which ends a text.
+    A byte-level BPE tokenizer is trained on a sample of the files. It is written to the same folder, with a
+    tokenizer_config.json that names the end-of-text token.
     """
     import numpy as np
     import pyarrow as pa
@@ -446,7 +449,7 @@ def write_corpus(folder: Path) -> Path:
 def demo(output: Path, max_len: int) -> None:
     """Pack the source files of this machine's Python standard library; nothing is downloaded.
 
-    It trains a byte-level BPE tokenizer on the files, and runs pack and verify.
+    It trains a byte-level BPE tokenizer on the files, then runs pack and verify.
     """
     from packer.plain_text import share
     from packer.shards.reader import read_manifest
@@ -471,7 +474,7 @@ def demo(output: Path, max_len: int) -> None:
 
 
 def _run(command: click.Command, *arguments: str) -> None:
-    """Show a command line and run it; errors are those of this command."""
+    """Show a command line and run it. Its errors end this command."""
     name = str(command.name)
     echo(f"\n$ {shlex.join(['packer', name, *arguments])}")
     assert command.callback is not None

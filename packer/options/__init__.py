@@ -1,12 +1,12 @@
-"""The options, declared once.
+"""Declarations of the options.
 
     pack_options.py     options that affect the bytes: for reading a source, cutting documents and making rows
-    run_options.py      options of everything that writes a folder, which do not affect the bytes
-    option.py           how an option is declared, how declarations are read, and values as users give them
-    arguments.py        types of keyword arguments for type checkers and editors, made from the declarations
+    run_options.py      options of everything that writes a folder; they do not affect the bytes
+    option.py           how options are declared, how declarations are read, and how users' values are converted
+    arguments.py        types of keyword arguments for type checkers and editors, generated from the declarations
 
-Options that only commands have are declared in `packer/cli/command_options.py`. The command line, the checks of values,
-the option table of the manifest and docs/reference/commands/ follow from the declarations. Nothing here imports numpy,
+`packer/cli/command_options.py` declares the options that only commands have. The command line, the checks of values,
+the manifest's option table and docs/reference/commands/ follow from these declarations. Nothing here imports numpy,
 pyarrow or Numba.
 """
 
@@ -30,6 +30,6 @@ __all__ = [
 
 
 def options_for(command: str) -> dict[str, Option]:
-    """Return the options that a command and the Python function of its name have in common, by name."""
+    """Return the options that a command shares with the Python function of the same name, by name."""
     declared = options_of(PackOptions) | options_of(RunOptions)
     return {name: option for name, option in declared.items() if command in option.commands}

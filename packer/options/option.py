@@ -1,4 +1,4 @@
-"""How options are declared, checked and converted, and the values of those that are chosen from a list.
+"""How options are declared, checked and converted.
 
 A field of a dataclass, such as `PackOptions`, declares an option:
 
@@ -35,9 +35,9 @@ RANKS = "Several processes"
 GENERAL = "General"
 
 HEADINGS = (REQUIRED, READING, TEXT_AND_CHATS, ROWS, LONG, GROUPS, OUTPUT, RANKS, GENERAL)
-"""Headings under which `--help` and docs/reference/commands/ list options, in order."""
+"""Headings under which `--help` and docs/reference/commands/ list options, in this order."""
 
-# Choices; the declaration of each option says what they mean.
+# Types of choices. The declaration of each option explains its choices.
 LongPolicy = Literal["split", "truncate", "drop", "error"]
 SplitAt = Literal["exchanges", "tokens"]
 Untrained = Literal["keep", "keep-all", "drop", "error"]
@@ -48,7 +48,7 @@ TrainOn = Literal["all", "completion", "assistant", "each-answer"]
 TokenColumn = Literal["position_ids"]
 Compression = Literal["zstd", "snappy", "none"]
 
-BUILT_IN_TEMPLATES = ("chatml", "gemma3", "glm4moe", "llama3", "qwen3")  # in packer/text/built_in_templates
+BUILT_IN_TEMPLATES = ("chatml", "gemma3", "glm4moe", "llama3", "qwen3")  # files of packer/text/built_in_templates
 
 _LARGEST = 2**63 - 1
 _PATH = ValueKind("a path", lambda value: isinstance(value, (str, Path, RemotePath)))
@@ -56,38 +56,38 @@ _PATH = ValueKind("a path", lambda value: isinstance(value, (str, Path, RemotePa
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is declared about an option; `options_of` adds its name and type."""
+    """The declaration of an option. `options_of` adds its name and type."""
 
     help: str
-    """One sentence. It refers to other options as the command line writes them; see `packer.errors.python_names`."""
+    """One sentence. It names other options as on the command line; see `packer.errors.python_names`."""
 
     heading: str
     """Heading under which `--help` and the reference list it: one of `HEADINGS`."""
 
     least: float = 0
     most: float | None = None
-    """Largest value of a number; None for the largest that its type can have: 2**63 - 1, or no limit for floats."""
+    """Maximum of a number. None: the maximum of its type (2**63 - 1 for integers, no maximum for floats)."""
 
     choices: tuple[str, ...] = ()
-    """Allowed values; empty for any. Those of a `Literal` need not be declared."""
+    """Allowed values; empty if all values are allowed. The values of a `Literal` type need not be declared."""
 
     metavar: str | None = None
-    """Name of the value in `--help`; by default N for a whole number, and NAME for a string."""
+    """Name of the value in `--help`; by default N for an integer, and NAME for a string."""
 
     flags: tuple[str, ...] = ()
-    """Names on the command line, the long one last; by default --max-len, or --no-eos for what is on by default."""
+    """Names on the command line, the long one last; by default --max-len, or --no-eos if the default is True."""
 
     off: str | None = None
-    """Sentence for `--no-NAME`, which switches off what is on by default."""
+    """Sentence for `--no-NAME`, which switches off an option whose default is True."""
 
     default_words: str | None = None
-    """The default in words, if the value alone is not clear."""
+    """Description of the default, if the value is not clear by itself."""
 
     convert: Callable[[Any], Any] | None = None
     """Function that converts other forms of the value, on the command line and in Python."""
 
     commands: tuple[str, ...] = ("pack", "stats")
-    """Commands that have the option; none if its value follows from another option."""
+    """Commands that have the option; empty if other options determine its value."""
 
     name: str = ""
     """Name of the field, and of the keyword argument in Python."""
@@ -102,7 +102,7 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """Name in error messages: that on the command line, unless it is "--no-NAME" or there is none."""
+        """Name in error messages: the command-line name, unless that is "--no-NAME" or does not exist."""
         return self.name if self.default is True or not self.commands else self.flags[-1]
 
     @property
@@ -112,13 +112,13 @@ class Option:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Smallest and largest value of a number, both included."""
+        """Minimum and maximum of a number, both inclusive."""
         largest: float = _LARGEST if self.type is int else sys.float_info.max
         return self.least, largest if self.most is None else self.most
 
     @property
     def kind(self) -> ValueKind:
-        """ValueKind of a value, or of each value in a list: its type, limits or choices, also in words."""
+        """Type, limits or choices of a value (of each value in a list), also in words."""
         if self.choices:
             return ValueKind(
                 f"one of {', '.join(self.choices)}", lambda value: type(value) is str and value in self.choices
@@ -131,14 +131,14 @@ class Option:
 
     @property
     def json_type(self) -> object:
-        """Type of the value in a manifest. A choice may be any text, because a later version may add some."""
+        """Type of the value in a manifest. A choice may be any string, because a later version may add choices."""
         kind = TEXT if self.choices else self.kind
         if self.is_list:
             return tuple[Annotated[Any, kind], ...]
         return or_null(kind) if self.is_optional else kind
 
     def check(self, value: object) -> None:
-        """Raise an OptionError if a value has another type, or is outside the limits."""
+        """Raise an OptionError if a value has another type or is outside the limits."""
         if self.is_optional and value is None:
             return
         if self.is_list and not isinstance(value, tuple):
@@ -149,7 +149,7 @@ class Option:
                 raise OptionError(f"{self.shown} is {one!r}: {remedy}")
 
     def converted(self, value: object) -> Any:
-        """Return the value of the field, converted from other accepted forms, such as a list for a tuple."""
+        """Return the value of the field, converted from other accepted forms, such as a list instead of a tuple."""
         if getattr(value, "shape", None) == ():  # a number of NumPy or torch
             value = value.item()  # type: ignore[attr-defined]
         if self.convert is not None:
@@ -164,14 +164,14 @@ def check_options(options: object) -> None:
 
 
 def values_of(declaration: type, values: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values that belong to a dataclass of options, converted: keyword arguments for it."""
+    """Convert the values for fields of a dataclass of options; return them as its keyword arguments."""
     declared = options_of(declaration)
     names = [each.name for each in fields(declaration) if each.name in values]
     return {name: declared[name].converted(values[name]) if name in declared else values[name] for name in names}
 
 
 def described(options: Iterable[Option]) -> str:
-    """Return what options do, by name, as the lines of a Python docstring under "Args"."""
+    """Return names and help of options as lines of a Python docstring under "Args"."""
     lines = []
     for each in options:
         text = f"{each.name}: {each.help}"
@@ -184,16 +184,16 @@ def described(options: Iterable[Option]) -> str:
 
 
 def option(default: Any, help: str, heading: str, **settings: Any) -> Any:
-    """Return a dataclass field that declares an option; the settings are fields of `Option`.
+    """Return a dataclass field that declares an option. `settings` are fields of `Option`.
 
-    An option whose default is `...` is required.
+    The option is required if its default is `...`.
     """
     declared = Option(help, heading, default=default, **settings)
     return field(default=MISSING if default is ... else default, metadata={"option": declared})
 
 
 def options_of(declaration: type) -> dict[str, Option]:
-    """Return the options that a dataclass declares by `option`, by name."""
+    """Return the options that a dataclass declares with `option`, by name."""
     return _declared(declaration)
 
 
@@ -208,7 +208,7 @@ def _declared(declaration: type) -> dict[str, Option]:
 
 
 def _completed(declared: Option, name: str, hint: Any) -> Option:
-    """Return an option with its name and type, and what follows from them."""
+    """Return an option with its name and type, and the settings that follow from these."""
     is_optional = type(None) in get_args(hint)
     if is_optional:
         hint = next(one for one in get_args(hint) if one is not type(None))
@@ -229,18 +229,18 @@ def _completed(declared: Option, name: str, hint: Any) -> Option:
     )
 
 
-# ---- values as users give them, converted to those that are stored ----
+# ---- conversion of values ----
 
 
 def as_length(tokens: int | str) -> int | str:
-    """A length in tokens, in which k stands for 1,024, as in the names of models: "4k" -> 4096, "0.5k" -> 512."""
+    """Convert a length in tokens; k stands for 1,024, as in the names of models: "4k" -> 4096, "0.5k" -> 512."""
     if isinstance(tokens, str) and "," in tokens:
         raise OptionError(f"{tokens} are several lengths, and rows have one: packer stats compares several")
     return _multiple(tokens, {"k": 1 << 10, "m": 1 << 20})
 
 
 def as_lengths(lengths: int | str | Sequence[int | str] | None) -> tuple[int, ...]:
-    """Distinct row lengths in ascending order: "4k,512" -> (512, 4096); none for None."""
+    """Convert row lengths to distinct lengths in ascending order: "4k,512" -> (512, 4096); None -> ()."""
     words = lengths.split(",") if isinstance(lengths, str) else lengths
     if isinstance(lengths, str) and re.fullmatch(r"\d{1,3}(,\d{3})+", lengths):
         whole = int(lengths.replace(",", ""))
@@ -256,19 +256,19 @@ def as_lengths(lengths: int | str | Sequence[int | str] | None) -> tuple[int, ..
 
 
 def as_amount(tokens: int | str) -> int | str:
-    """An amount of tokens in powers of 1,000: "1.5B" -> 1,500,000,000."""
+    """Convert a number of tokens in powers of 1,000: "1.5B" -> 1,500,000,000."""
     return _multiple(tokens, {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12})
 
 
 def as_share(share: float | str) -> float | str:
-    """A share: "0.5%" -> 0.005, "0.1" -> 0.1."""
+    """Convert a share: "0.5%" -> 0.005, "0.1" -> 0.1."""
     if isinstance(share, str) and (found := re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", share)):
         return float(Decimal(found[1]) / (100 if found[2] else 1))
     return share
 
 
 def _multiple(value: int | str, units: dict[str, int]) -> int | str:
-    """A number with a unit as a whole number; anything else as it is, for `Option.check` to judge."""
+    """Convert a number with a unit to an integer. Returns anything else unchanged, for `Option.check` to refuse."""
     if not isinstance(value, str):
         return value
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)([a-z]?)\s*", value.lower())
@@ -282,14 +282,17 @@ def _multiple(value: int | str, units: dict[str, int]) -> int | str:
 
 
 def as_path(path: str | Path | None) -> str | None:
-    """A path as a string."""
+    """Convert a path to a string. Raises an OptionError for a tokenizer object."""
     if hasattr(path, "save_pretrained"):
         raise OptionError("a tokenizer is named by its folder or Hub id: save an object by save_pretrained(folder)")
     return str(path) if isinstance(path, Path) else path
 
 
 def as_template(template: str | Path | None) -> str | Path | None:
-    """A chat template: the text of one, which has a "{", the name of one that comes with packer, or a file's text."""
+    """Return a built-in template's name or a template's text, which contains "{", unchanged; otherwise read a file.
+
+    Raises a PackerError if the file cannot be read or contains no "{".
+    """
     is_text = isinstance(template, str) and ("{" in template or template in BUILT_IN_TEMPLATES)
     if is_text or not isinstance(template, (str, Path)):
         return template
@@ -308,7 +311,7 @@ def as_template(template: str | Path | None) -> str | Path | None:
 
 
 def as_engine(engine: str) -> str:
-    """threads, ray or ray:ADDRESS."""
+    """Check the name of an engine: threads, ray or ray:ADDRESS."""
     name, colon, address = engine.partition(":")
     if (name, colon) not in (("threads", ""), ("ray", ""), ("ray", ":")) or (colon and not address):
         raise OptionError(f"{engine!r} is not an engine: write threads, ray or ray:ADDRESS")
@@ -316,7 +319,7 @@ def as_engine(engine: str) -> str:
 
 
 def as_ranks(ranks: str | None) -> str | None:
-    """The number of a process and how many there are, as in 0/4, or the word env."""
+    """Check a rank and the number of ranks, as in 0/4, or the word env."""
     if ranks in (None, "env"):
         return ranks
     rank, _, count = str(ranks).partition("/")
@@ -326,7 +329,7 @@ def as_ranks(ranks: str | None) -> str | None:
 
 
 def as_token_columns(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns to add: "labels,position_ids" -> ("position_ids",), because labels are written anyway."""
+    """Convert the names of columns to add. Labels are written anyway: "labels,position_ids" -> ("position_ids",)."""
     names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
     return tuple(dict.fromkeys(name for name in names if name not in ("", "labels")))
 
@@ -336,7 +339,7 @@ _UNITS = _DECIMAL | {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def as_bytes(size: int | str) -> int:
-    """A size in bytes: "512MB" -> 512,000,000, "2GiB" -> 2,147,483,648; any other text is an OptionError."""
+    """Convert a size to bytes: "512MB" -> 512,000,000, "2GiB" -> 2,147,483,648. Other text is an OptionError."""
     if not isinstance(size, str):
         return size
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", size.upper())
@@ -348,7 +351,7 @@ def as_bytes(size: int | str) -> int:
 
 
 def byte_size(size: int) -> str:
-    """Write bytes in powers of 1,000, as `--shard-size 512MB` reads them: 1234567 -> 1.2 MB."""
+    """Format bytes in powers of 1,000, in the form that `--shard-size 512MB` accepts: 1234567 -> 1.2 MB."""
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if size >= 10**power:
             return f"{size / 10**power:.1f} {unit}"

@@ -43,19 +43,19 @@ from packer.options.option import (
 from packer.stores.paths import tokenizer_name
 
 INT32 = 2**31 - 1
-LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
-PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
+LONGEST_ROW = 2**24  # 16 million tokens, so that histograms, which have an entry per length, stay small
+PACK = ("pack",)  # commands of options that need tokens, or that do not change the number of rows
 OF_TEXT = ("pack", "stats", "tokenize")
 
 Conflict: TypeAlias = tuple[Sequence[str], str]
-"""Options that must have their defaults, with the reason why others are in conflict, and the remedy."""
+"""Names of options that must have their default values, and the end of the error message: the reason and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions(JsonRecord):
-    """What is read from a source, and how text becomes tokens.
+    """Options for reading a source and turning text into tokens.
 
-    `PackOptions` adds the options of the stages that follow.
+    `PackOptions` adds the options of the later stages.
     """
 
     split: str | None = option(
@@ -74,7 +74,7 @@ class ReadOptions(JsonRecord):
     )
     document: Document = option(
         "document",
-        "Unit that is packed as a document from Megatron's .idx: its documents, or each of its sequences.",
+        "What to pack as a document from an .idx file of Megatron: its documents, or each of its sequences.",
         READING,
     )
     eos_id: int | None = option(
@@ -83,7 +83,7 @@ class ReadOptions(JsonRecord):
     dtype: TokenType | None = option(None, "Type of the tokens in a bare array without a header.", READING)
     on_error: OnError = option(
         "error",
-        "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
+        "What to do with a record that cannot be used: stop, or skip it and list it in rejected.jsonl.",
         READING,
         commands=OF_TEXT,
     )
@@ -120,8 +120,8 @@ class ReadOptions(JsonRecord):
     )
     chat_template: str | None = option(
         None,
-        "Chat template to use instead of the tokenizer's own, and for prompts with completions in strings: a Jinja "
-        f"file or its text, or the name of one that comes with packer: {', '.join(BUILT_IN_TEMPLATES)}.",
+        "Chat template to use instead of the tokenizer's own, and for prompts and completions in strings: a Jinja "
+        f"file, its text, or the name of a built-in template: {', '.join(BUILT_IN_TEMPLATES)}.",
         TEXT_AND_CHATS,
         metavar="NAME_OR_FILE",
         convert=as_template,
@@ -159,7 +159,7 @@ class ReadOptions(JsonRecord):
         commands=PACK,
     )
     is_holdout: bool = option(
-        False, "Whether the documents are packed that --holdout holds out, instead of the others.", OUTPUT, commands=()
+        False, "Whether to pack the documents that --holdout holds out, instead of the others.", OUTPUT, commands=()
     )
     seed: int = option(0, "Seed of all permutations and samples.", GENERAL)
 
@@ -187,7 +187,7 @@ class ReadOptions(JsonRecord):
                 raise OptionError(f"{of} {name!r}: it is named {names.count(name)} times; name it once")
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield what these options exclude."""
+        """Yield the options that these values exclude."""
         if self.chat_template not in (None, *BUILT_IN_TEMPLATES) and "{" not in self.chat_template:
             what = "has no '{'" if self.chat_template.strip() else "is empty"
             yield ["chat_template"], f", which {what}: give the content of a Jinja template, or leave it out"
@@ -217,7 +217,7 @@ class ReadOptions(JsonRecord):
 
     @property
     def made_columns(self) -> tuple[str, ...]:
-        """The columns with a value per segment that are made when the source is read."""
+        """Columns with one value per segment that are created when the source is read."""
         made = {
             RECORD_IDS: self.numbers_records,
             ANSWER: self.numbers_records,
@@ -227,50 +227,50 @@ class ReadOptions(JsonRecord):
 
     @property
     def has_trees(self) -> bool:
-        """Whether the documents of a record are joined to trees, in which the beginnings that they share stand once."""
+        """Whether the documents of a record are joined into trees, which store shared prefixes once."""
         return self.pairs or self.share_prefixes
 
     @property
     def numbers_records(self) -> bool:
-        """Whether a record makes any number of documents, so that segments name the record that they come from."""
+        """Whether a record can become any number of documents, so that segments store the id of their record."""
         return self.train_on == "each-answer" or self.share_prefixes
 
     @property
     def hashes_records(self) -> bool:
-        """Whether documents have the hash of their record, which decides whether all of them are held out."""
+        """Whether documents carry the hash of their record. The hash decides whether all of them are held out."""
         return self.numbers_records and self.holdout is not None
 
-    # ---- what later stages need from the source; `PackOptions` overrides these ----
+    # ---- needs of later stages; `PackOptions` overrides these properties ----
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """The columns with a value per document that are read."""
+        """Columns to read with one value per document."""
         return self.keep
 
     @property
     def number_columns(self) -> tuple[str, ...]:
-        """Those of them that must hold whole numbers."""
+        """Columns of `value_columns` that must contain integers."""
         return ()
 
     @property
     def splits_at_exchanges(self) -> bool | None:
-        """Whether documents may be split where exchanges begin; None if that is not decided yet."""
+        """Whether documents may be split where exchanges begin; None if this is not decided yet."""
         return None
 
     @property
     def needs_exchanges(self) -> bool:
-        """Whether it must be known where exchanges begin."""
+        """Whether the beginnings of exchanges must be known."""
         return False
 
     @property
     def tree_len(self) -> int:
-        """Largest number of tokens of a tree."""
+        """Maximum number of tokens in a tree."""
         return LONGEST_ROW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackOptions(ReadOptions):
-    """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
+    """Options that affect the bytes of a packed dataset. Raises a PackerError for values that cannot be combined."""
 
     max_len: int = option(
         ...,
@@ -293,10 +293,10 @@ class PackOptions(ReadOptions):
     long: LongPolicy = option("split", "What to do with documents longer than a row.", LONG)
     split_at: SplitAt | None = option(
         None,
-        "With --long split, where to split chats: before an exchange, which begins with a message of the user and is "
-        "split itself only if it is longer than a row, or at any token.",
+        "Where --long split splits chats: at any token, or only before an exchange, which begins with a user message. "
+        "An exchange longer than a row is split at any token.",
         LONG,
-        default_words="exchanges for chats, tokens for all else",
+        default_words="exchanges for chats, tokens for other documents",
     )
     algorithm: str = option(
         "auto",
@@ -320,7 +320,7 @@ class PackOptions(ReadOptions):
     )
     balance_ranks: int | None = option(
         None,
-        "Order rows for a trainer that does not shuffle: N consecutive rows, one for each rank, cost about the same.",
+        "Order rows for trainers that do not shuffle: N consecutive rows, one per rank, cost about the same.",
         ROWS,
         least=2,
         most=INT32,
@@ -353,7 +353,7 @@ class PackOptions(ReadOptions):
     )
     index_only: bool = option(
         False,
-        "Write the positions of the tokens of each row, not the tokens; packer.load reads them from the source.",
+        "Write the positions of each row's tokens instead of the tokens, which packer.load reads from the source.",
         OUTPUT,
     )
     shard_size: int = option(
@@ -368,7 +368,7 @@ class PackOptions(ReadOptions):
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield what these options exclude."""
+        """Yield the options that these values exclude."""
         yield from ReadOptions.conflicts(self)
         if self.long != "split":
             yield ["split_at"], f", which does not go with --long {self.long}: leave one out"
@@ -402,18 +402,18 @@ class PackOptions(ReadOptions):
 
     @property
     def splits_at_exchanges(self) -> bool:
-        """Whether documents that are too long are split where exchanges begin, if that is known."""
+        """Whether documents that are too long are split where exchanges begin, if the source has exchanges."""
         is_split = self.long == "split" and self.keeps_whole and not (self.never_splits or self.has_trees)
         return is_split and self.split_at != "tokens"
 
     @property
     def needs_exchanges(self) -> bool:
-        """Whether the options name exchanges, so that a source must have them."""
+        """Whether the options require exchanges in the source."""
         return self.split_at == "exchanges"
 
     @property
     def tree_len(self) -> int:
-        """Largest number of tokens of a tree."""
+        """Maximum number of tokens in a tree."""
         return self.max_len
 
     @property
@@ -423,12 +423,12 @@ class PackOptions(ReadOptions):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """All kept columns of one value per segment, and those that are not in the source, such as `tree`."""
+        """All columns in the rows with one value per segment, including created ones such as `tree`."""
         return (*dict.fromkeys((*self.keep, *self.limits)), *self.made_columns)
 
     @property
     def limits(self) -> dict[str, int]:
-        """Largest sum in a row by column, other than tokens; an OptionError says what is no limit."""
+        """Maximum sum in a row for each limited column. Raises an OptionError if a limit is malformed."""
         found: dict[str, int] = {}
         for limit in self.limit:
             column, _, most = limit.rpartition(":")
@@ -442,7 +442,7 @@ class PackOptions(ReadOptions):
 
     @property
     def stored_keep_tokens(self) -> tuple[str, ...]:
-        """The kept columns with a value per token that are stored in the shards; an index has none."""
+        """Kept columns with one value per token that are stored in the shards; an index stores none."""
         return () if self.index_only else self.keep_tokens
 
     @property
@@ -457,7 +457,7 @@ class PackOptions(ReadOptions):
 
     @property
     def never_splits(self) -> bool:
-        """Whether no document may be split, because it is a pair or there are limits."""
+        """Whether documents may not be split, because they are pairs or there are limits."""
         return self.pairs or bool(self.limit)
 
     @property
@@ -467,30 +467,30 @@ class PackOptions(ReadOptions):
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """The columns with a value per document that are read, in order to keep, limit or group by them."""
+        """Columns to read with one value per document, to keep them, or to limit or group by them."""
         group = () if self.group_by is None else (self.group_by,)
         return tuple(dict.fromkeys((*self.keep, *self.limits, *group)))
 
     @property
     def number_columns(self) -> tuple[str, ...]:
-        """The columns of limits."""
+        """Columns with limits."""
         return tuple(self.limits)
 
     def to_dict(self) -> dict[str, object]:
-        """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
+        """Return the options as stored in a manifest: `max_len`, and all options that differ from their defaults."""
         return ReadOptions.to_dict(self.without_path())
 
     def without_path(self) -> PackOptions:
-        """Return the options with the name of the tokenizer alone, which is the same on every machine."""
+        """Return the options with only the name of the tokenizer, because its path differs between machines."""
         return self if self.tokenizer is None else replace(self, tokenizer=tokenizer_name(self.tokenizer))
 
     @classmethod
     def from_dict(cls, content: object, name: str = "") -> PackOptions:
-        """Read the options of a manifest; unknown ones, which later versions added, are left out.
+        """Read the options of a manifest. Unknown options, which later versions added, are ignored.
 
         Raises:
             KeyError: `max_len` is missing.
-            TypeError: a value has another type, is outside its limits, or cannot be combined with another.
+            TypeError: a value has another type, is outside its limits, or cannot be combined with another value.
         """
         declared = options_of(cls)
         optional = frozenset(name for name, option in declared.items() if not option.is_required)

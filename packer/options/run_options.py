@@ -1,4 +1,4 @@
-"""Options of everything that writes a folder; none affects the bytes."""
+"""Options of everything that writes a folder. None of them affects the bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WRITING = ("pack", "tokenize", "export")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Where an output is written, who does the work, and what it may replace."""
+    """Where to write an output, how to run its tasks, and whether to replace an existing output."""
 
     output: Path | RemotePath | str | None = option(
         None,
         "Folder to write.",
         OUTPUT,
         flags=("-o", "--output"),
-        default_words="the name of the input with an ending",
+        default_words="the name of the input with a suffix",
         commands=("pack", "tokenize", "export", "demo"),
     )
     workers: int | None = option(
@@ -54,7 +54,7 @@ class RunOptions:
     ranks: str | None = option(
         None,
         "Number of this process, from 0, and number of processes that pack into one folder, as in 0/4. env reads both "
-        "from the variables of torchrun, Slurm or SkyPilot.",
+        "from variables of torchrun, Slurm or SkyPilot.",
         RANKS,
         metavar="R/N",
         convert=as_ranks,
