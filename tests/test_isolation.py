@@ -91,6 +91,14 @@ def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
     assert rounded == exact
 
 
+@pytest.mark.nightly
+def test_a_kernel_without_float32_is_judged_by_what_rounding_does_to_single_documents():
+    with flash_attn_installed():
+        (verdict,) = packer.check(tiny_model("dots1", dtype=torch.bfloat16), ["flash_attention_2"])
+    assert verdict.safe
+    assert verdict.loss > 0.02
+
+
 SMALL_MISMATCHES = {"phi3": longrope(4), "minicpm3": longrope(2)}
 
 
