@@ -1,4 +1,4 @@
-"""Batch formats: one record of options for each trainer, which turns rows into its batch, and `FORMATS`, their names.
+"""Batch formats: `FORMATS` maps names to classes. An instance holds options and converts rows to a trainer's batch.
 
     DataLoader(dataset, batch_size=4, collate_fn=MegatronBatch(mtp=1, padding_mask=True))
 
@@ -7,17 +7,17 @@
     static            shape of all batches, from `static_shape`, so that torch.compile compiles once
     loss_weights      adds `loss_weights`, float64 and aligned with the labels, for a mean loss per "sequence" or
                       "document", see `causal_lm_loss`; do not pass it to the model
-    mtp               number of extra heads to add `mtp_labels` for, none over a boundary
-    padding_mask      adds `padding_mask`, bool, True for padding, for routers of experts
+    mtp               number of extra prediction heads; adds `mtp_labels`, which never cross a segment boundary
+    padding_mask      adds `padding_mask`, bool, True for padding; the routers of experts use it
     mlm               masks tokens; the labels are the original tokens
-    keep              segment columns to add to `segments`. Strings, lists, dates and times stay arrays, and so do whole
-                      numbers and booleans where one is missing: masked arrays. Missing floats are NaN
-    keep_tokens       token columns to add, with an axis for several values; in encoders, there also "labels"
+    keep              segment columns to add to `segments`. Strings, lists, dates and times stay arrays. Integers and
+                      booleans with missing values become masked arrays. Missing floats are NaN
+    keep_tokens       token columns to add, with an extra axis for several values; encoders also accept "labels"
     position_offset   position of each segment's first token; 2 for RoBERTa (padding id + 1)
     tensors           "torch", or "numpy" for arrays
 
 Below, B is the number of rows, L is max_len and T the number of tokens in the batch. If the dataset has no labels, they
-are derived from its segment boundaries. Labels are shifted only for trainers that do not shift them.
+are derived from its segment boundaries. Labels are shifted only for trainers that do not shift them themselves.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ TOKEN_TYPES = "token_type_ids"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFormat(ABC):
-    """Options of a batch format; called with rows, it returns their batch, as a `collate_fn`."""
+    """Options of a batch format. Call it with rows to get their batch, for example as a `collate_fn`."""
 
     tensors: Tensors = "torch"
 
     def __post_init__(self) -> None:
         for name in ("keep", "keep_tokens"):
-            if isinstance(value := getattr(self, name, None), str):  # a list of letters
+            if isinstance(value := getattr(self, name, None), str):  # otherwise read as a list of letters
                 raise PackerError(f"{name} is {value!r}: pass a list of columns, as in [{value!r}]")
 
     def __call__(self, rows: Sequence[Mapping[str, Any]], *, epoch: int | None = None) -> Any:
-        """Return the batch of rows, with masks drawn for `epoch`: by default the epoch of the sampler, otherwise 0."""
+        """Return the batch of rows. Masks are drawn for `epoch`, by default the epoch of the sampler, otherwise 0."""
         if epoch is None:
             epoch = getattr(rows, "epoch", None) or 0
         check_range("epoch", epoch)
@@ -85,7 +85,7 @@ class BatchFormat(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelBatch(BatchFormat):
-    """Options of both formats for Hugging Face models that can have any column of the rows."""
+    """Options of `HFBatch` and `EncoderBatch`, the formats for Hugging Face models that can add columns of the rows."""
 
     loss_weights: LossWeights | None = None
     mlm: MaskedLM | None = None
@@ -113,10 +113,10 @@ class HFBatch(ModelBatch):
 
     There is no attention_mask, because even a mask of ones disables packed attention in transformers.
 
-    With `mtp`, `mtp_labels`, int64, shape (1, mtp, T), are the targets of extra heads. Those of depth d, from 1, are
-    `mtp_labels[:, d - 1]`: at place i, token i + 1 + d, or -100 where that is no trained token of the same segment.
+    With `mtp`, `mtp_labels`, int64, shape (1, mtp, T), are the targets of extra heads. `mtp_labels[:, d - 1]` are the
+    targets of head d, from 1: at position i, token i + 1 + d, or -100 if that token is untrained or in another segment.
 
-    Unless `keep` is None, `segments` is a key as in `EncoderBatch`, without `segment_ids`. With `static`, segments of
+    `segments` is a key as in `EncoderBatch`, without `segment_ids`, unless `keep` is None. With `static`, segments of
     padding fill the batch up to its tokens and segments, and max_length is max_len.
     """
 
@@ -161,8 +161,11 @@ class HFBatch(ModelBatch):
 class HFRows(BatchFormat):
     """Whole rows for Hugging Face models with sdpa or eager attention (flash attention requires B = 1).
 
-    `input_ids`, `labels` and `position_ids`, int64, shape (B, L), and `use_cache`. Models find the segments in the
-    positions; padding is a segment of its own. With `mtp`, `mtp_labels`, shape (B, mtp, L), as in `HFBatch`.
+        input_ids, labels, position_ids   int64, shape (B, L)
+        use_cache                         False
+        mtp_labels                        int64, shape (B, mtp, L), as in `HFBatch`; only with `mtp`
+
+    Models derive the segments from the positions; padding is a segment of its own.
     """
 
     loss_weights: LossWeights | None = None
@@ -188,11 +191,12 @@ class EncoderBatch(ModelBatch):
           doc_ids, `keep`         shape (segments,): document of each segment, and the columns in `keep`
 
     `hidden.flatten(0, 1)[segments["pooling_positions"]]`, (segments, hidden), is the input for a pooler or a head; the
-    `pooler_output` of a Hugging Face model belongs to the first segment of each row only. For encoders with masks of
-    their own (ModernBERT has sliding windows, which a mask would replace), use `HFBatch` and `packer.attention.use`.
+    `pooler_output` of a Hugging Face model belongs to the first segment of each row only. Some encoders build their own
+    masks, such as the sliding windows of ModernBERT, which this mask would replace. For these, use `HFBatch` and
+    `packer.attention.use`.
 
     With `additive_mask`, the mask is float32: 0 where tokens attend to each other, elsewhere the lowest number. **Eager
-    attention requires it**, or documents see each other. `loss_weights` need labels.
+    attention requires it**: without it, documents attend to each other. `loss_weights` need labels.
     """
 
     additive_mask: bool = False
@@ -225,7 +229,7 @@ class EncoderBatch(ModelBatch):
 class TRLExamples(BatchFormat):
     """B examples for TRL's DataCollatorForLanguageModeling(padding_free=True).
 
-    `input_ids` and `labels`, int64, shape (L,), and `seq_lengths`, a list; by default as arrays, as TRL takes them.
+    `input_ids` and `labels`, int64, shape (L,), and `seq_lengths`, a list. By default they are arrays, as TRL expects.
     """
 
     tensors: Tensors = "numpy"
@@ -241,7 +245,7 @@ class TorchtitanBatch(BatchFormat):
     """`({"input", "positions"}, labels)`, int64, shape (B, L), as torchtitan's training step unpacks them.
 
     Labels are shifted. `padding_mask` adds a key of that name to the dict: bool, shape (B, L), True for padding. The
-    trainer passes it to the model, so versions up to 0.3, whose models do not take it, fail.
+    trainer passes it to the model; models of torchtitan 0.3 and earlier do not accept it and fail.
     """
 
     padding_mask: bool = False
@@ -256,7 +260,7 @@ class TorchtitanBatch(BatchFormat):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchtuneExamples(BatchFormat):
-    """B examples as torchtune's PackedDataset has them, for padded_collate_packed; its recipes shift the labels.
+    """B examples like those of torchtune's PackedDataset, for padded_collate_packed; its recipes shift the labels.
 
     `tokens`, `labels` and `input_pos`, shape (L,), and `seq_lens`, shape (segments,), int64.
     """
@@ -309,8 +313,8 @@ class SegmentIdsBatch(BatchFormat):
     """Whole rows with numbered segments, for MaxText and JAX (with `tensors="numpy"`).
 
     `inputs`, `inputs_position`, `inputs_segmentation`, `targets`, `targets_position`, `targets_segmentation`, int32,
-    shape (B, L). Segments count from 1 in every row; 0 is padding, and in `targets_segmentation` any token without
-    loss, because MaxText derives its loss mask from it. Targets are shifted.
+    shape (B, L). Targets are shifted. Segments count from 1 in every row, and 0 is padding. In `targets_segmentation`,
+    tokens without loss are 0 as well, because MaxText derives its loss mask from it.
     """
 
     def _arrays(self, rows: Rows, epoch: int) -> dict[str, Any]:
@@ -331,18 +335,20 @@ class SegmentIdsBatch(BatchFormat):
 
 @dataclass(frozen=True, kw_only=True)
 class TreeBatch(BatchFormat):
-    """One sequence of the real tokens of rows that may hold trees, for `attention.use`.
+    """One sequence of the real tokens of rows that may contain trees, for `attention.use`.
 
         input_ids, labels, position_ids   int64, shape (1, T); labels are -100 at the first token of every branch
-        tree                              int32, shape (2, T): for each token k, the place u so that the tokens from k
-                                          to u - 1 see it; and its position, which continues that of its beginning
+        tree                              int32, shape (2, T). tree[0, k] is the end u of the range k..u - 1 of tokens
+                                          that attend to token k; tree[1, k] is its position, counted on from the parent
         use_cache                         False
+        segments                          as in `EncoderBatch`, without `segment_ids`, plus the next two; unless `keep`
+                                          is None
+          segment_of_token                int64, shape (T,): number of the token's segment, from 0
+          answer_of_token                 int64, shape (T,): index of the token's document in its record (0: the chosen
+                                          answer of a pair); -1 for padding
 
     For other attention, `packer.attention.block_mask(batch["tree"])` is a mask for FlexAttention, and `dense_mask` one
-    for sdpa. Weights of the loss are those of the separate documents. Unless `keep` is None, `segments` is a key as in
-    `EncoderBatch`, without `segment_ids`, and has the number of each token's segment, from 0, and of its document in
-    the record (0 is the chosen answer of a pair): `segment_of_token` and `answer_of_token`, int64, shape (T,); the
-    latter is -1 for padding. With `static`, the batch is padded to T tokens.
+    for sdpa. Loss weights equal those of the separate documents. With `static`, the batch is padded to T tokens.
     """
 
     static: StaticShape | None = None
@@ -384,7 +390,7 @@ FORMATS: dict[str, type[BatchFormat]] = {
 
 
 def batch_format(name: str, **options: Any) -> BatchFormat:
-    """Return the record of a format, given its name and options. Raises PackerError if the format lacks an option."""
+    """Return the format with this name and these options. Raises PackerError if the format lacks an option."""
     if name not in FORMATS:
         raise PackerError(f"format is {name!r}: choose one of {', '.join(FORMATS)}")
     for option in options:
@@ -413,7 +419,7 @@ def _whole_rows(
 
 
 def _examples(**columns: Sequence[object] | NDArray[Any]) -> list[dict[str, Any]]:
-    """Return one dict per row, given a value per row for each name."""
+    """Return one dict per row from columns with one value per row."""
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
@@ -439,18 +445,18 @@ def _masked_tokens(
 
 
 def _kept_tokens(tokens: RowTokens, name: str) -> NDArray[Any]:
-    """Return a token column that was asked for by name; padding is -100 for labels, otherwise 0."""
+    """Return a token column by name; padding is -100 for labels, otherwise 0."""
     return tokens.column(name, padding=NO_LOSS if name == "labels" else 0)
 
 
 def _kept_segments(tokens: RowTokens, keep: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return `pooling_positions`, `doc_ids` and the `keep` columns, one value per segment, padding left out."""
+    """Return `pooling_positions`, `doc_ids` and the `keep` columns, one value per segment, without padding."""
     starts = cu_seqlens_of(tokens.lengths)[:-1]
     found = {"pooling_positions": starts[tokens.doc_ids != PADDING], "doc_ids": tokens.segment_column("doc_ids")}
     return found | {name: tokens.segment_column(name) for name in keep}
 
 
-_HASH_BITS = 32  # high bits of a draw that order tokens; a constant, so that ties do not depend on the batch
+_HASH_BITS = 32  # number of high bits of a draw that order tokens; constant, so that ties do not depend on the batch
 _REPLACE = np.uint64(0x5851F42D4C957F2D)  # turns the draw that chose a token into an independent one
 
 
@@ -463,10 +469,10 @@ def mask_tokens(
     mlm: MaskedLM,
     epoch: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Mask tokens of segments that lie end to end and return (masked input_ids, labels), int64, shape (T,).
+    """Mask tokens of concatenated segments and return (masked input_ids, labels), int64, shape (T,).
 
-    Labels are the original tokens at the chosen positions and -100 elsewhere; they are not shifted. The lengths of the
-    segments sum to T, `doc_starts` are their offsets in their documents, and padding has the doc_id -1.
+    Labels are the original tokens at the chosen positions and -100 elsewhere; they are not shifted. `lengths` of the
+    segments sum to T, `doc_starts` are the offsets of segments in their documents, and padding has the doc_id -1.
     """
     if len(input_ids) and not 0 <= (largest := int(input_ids.max())) < mlm.vocab_size:
         raise PackerError(
@@ -474,7 +480,7 @@ def mask_tokens(
         )
     fixed = mlm.is_special[input_ids]
     fixed |= np.repeat(doc_ids == PADDING, lengths)
-    # 64 random bits per token: the draw of its position in the document, in the stream of the document
+    # 64 random bits per token, hashed from its document and its position in the document
     positions = restart_positions(lengths)
     positions += doc_starts.repeat(lengths)
     random = hashes_of(hashes_of(key_of(mlm.seed, MASKS, epoch), doc_ids).repeat(lengths), positions)
@@ -490,7 +496,7 @@ def _choose(
     fixed: NDArray[np.bool_], cu_seqlens: NDArray[np.int64], random: NDArray[np.uint64], probability: float
 ) -> NDArray[np.int64]:
     """Return the indices of the tokens to mask: in each segment, a share of the tokens that are not `fixed`."""
-    # From here on, tokens are numbered without the fixed ones: token i is input_ids[free[i]].
+    # From here on, fixed tokens are not counted: token i is input_ids[free[i]].
     free = np.flatnonzero(~fixed)
     starts = np.searchsorted(free, cu_seqlens)  # first token of each segment
     sizes = np.diff(starts)
@@ -501,7 +507,9 @@ def _choose(
 
 
 def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the tokens of each segment, sorted by the high bits of their draws, segment by segment: shape (tokens,).
+    """Return the tokens of each segment, sorted by the high bits of their draws, one segment after another.
+
+    Shape (tokens,).
 
     Example: starts [0, 2, 5] and draws with the high bits [7, 3, 9, 1, 4] -> [1, 0, 3, 4, 2].
     """
@@ -510,7 +518,7 @@ def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[
     index_bits = int(counts.max(initial=1) - 1).bit_length()
     if index_bits + len(counts).bit_length() > 64 - _HASH_BITS:  # batches of billions of tokens
         return np.lexsort((hashes, np.arange(len(counts)).repeat(counts)))
-    # Sorting numbers made of segment, hash and index in the segment is ten times as fast as sorting indices.
+    # Sorting integers made of segment, hash and index in the segment is ten times as fast as sorting indices.
     keys = np.arange(len(counts), dtype=np.uint64).repeat(counts)
     keys <<= np.uint64(_HASH_BITS)
     keys |= hashes
@@ -523,7 +531,7 @@ def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[
 
 
 def _replacements(tokens: NDArray[np.int64], random: NDArray[np.uint64], mlm: MaskedLM) -> NDArray[np.int64]:
-    """Return what replaces each chosen token: the mask token, a random token or the token itself.
+    """Return the replacement of each chosen token: the mask token, a random token or the token itself.
 
     The high bits of the draws choose among the three, and the low bits choose the random token.
     """
@@ -539,15 +547,15 @@ def _replacements(tokens: NDArray[np.int64], random: NDArray[np.uint64], mlm: Ma
 class MaskedLM:
     """Masking of tokens for BERT's training task (Devlin et al., arXiv 1810.04805); for `collate` and `batches`.
 
-    In each segment, a share `probability` of the tokens that are not special is chosen, rounded to a whole number of at
-    least one. By default, 80% of the chosen tokens become the mask token, 10% a random token, and 10% are kept.
+    In each segment, a share `probability` of the tokens that are not special is chosen: rounded to a whole number, and
+    at least one. By default, 80% of the chosen tokens become the mask token, 10% a random token, and 10% are kept.
 
     The draw of each token is a hash of seed, epoch, document and position in the document: a document is masked the
     same way in any row, batch, rank or worker, and differently in each epoch. Each part of a split document is a
     separate segment.
 
     Raises:
-        PackerError: a number is out of its range.
+        PackerError: a number is out of range.
     """
 
     mask_id: int
@@ -569,7 +577,7 @@ class MaskedLM:
     """Share of the chosen tokens that become a random token, 0 to 1; with mask_share, at most 1."""
 
     seed: int = 0
-    """Seed of the draws, 0..2^64-1."""
+    """Seed of the draws, 0 to 2**64 - 1."""
 
     is_special: NDArray[np.bool_] = field(init=False, repr=False)
     """True for `special_ids` and `mask_id`, shape (vocab_size,)."""
@@ -609,7 +617,7 @@ def masked_lm(tokenizer: Any, *, probability: float = 0.15, seed: int = 0) -> Ma
         seed: as in `MaskedLM`.
 
     Raises:
-        PackerError: the tokenizer has no mask token, or an argument is out of its range.
+        PackerError: the tokenizer has no mask token, or an argument is out of range.
     """
     if tokenizer.mask_token_id is None:
         raise PackerError(f"{type(tokenizer).__name__} has no mask token: pass another token's id to packer.MaskedLM")

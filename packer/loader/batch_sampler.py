@@ -22,12 +22,12 @@ DEFAULT_LANES = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerState:
-    """Position in an epoch, with the settings that it depends on; `BatchSampler.state_dict` returns it as a dict."""
+    """Position in an epoch, and the settings that determine it; `BatchSampler.state_dict` returns it as a dict."""
 
     VERSION: ClassVar[int] = 1
-    """Version of the fields; a state of another version is refused."""
+    """Version of the fields; states of other versions are refused."""
 
-    # What says which rows come before the position: a sampler that resumes must have the same.
+    # Settings that determine which rows precede the position: the resuming sampler must have the same.
     dataset: str
     seed: int | None
     global_batch: int
@@ -39,22 +39,22 @@ class SamplerState:
     epoch: int
 
     step: int
-    """Optimizer steps of the epoch that are done."""
+    """Number of finished optimizer steps of the epoch."""
 
     turn: int
-    """Batches of the next step that each rank has trained on."""
+    """Number of batches of the next step that each rank has trained on."""
 
     rows_done: int
-    """Rows of the next step that all ranks together have trained on."""
+    """Number of rows of the next step that all ranks together have trained on."""
 
-    # What divides a global batch among ranks: within a step, a sampler that resumes must end a batch at the same row.
+    # How a global batch is divided among ranks. Within a step, the resuming sampler must end a batch at the same row.
     rows: int
     world_size: int
     is_balanced: bool
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SamplerState:
-        """Return a state that `to_dict` has made. Raises PackerError if it has another version, or lacks a field."""
+        """Return the state from the result of `to_dict`. Raises PackerError for another version or a missing field."""
         if state.get("version") != cls.VERSION:
             raise PackerError(
                 f"the sampler's state has version {state.get('version')}, this package reads version {cls.VERSION}: "
@@ -67,11 +67,11 @@ class SamplerState:
         return cls(**{name: state[name] for name in names})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, which torch and torchdata can save."""
+        """Return the fields as plain values, which torch and torchdata can save."""
         return {"version": self.VERSION, **asdict(self)}
 
     def refuse_other_rows(self, own: SamplerState) -> None:
-        """Raise a PackerError if this state does not refer to the rows of a sampler whose state is `own`."""
+        """Raise a PackerError if this state belongs to other rows than `own`, the state of the resuming sampler."""
         for name in ("dataset", "seed", "global_batch", "lanes", "window", "balance"):
             found, expected = getattr(self, name), getattr(own, name)
             if found != expected:
@@ -80,7 +80,7 @@ class SamplerState:
                 )
 
     def is_dealt_like(self, other: SamplerState) -> bool:
-        """Whether both divide a global batch among ranks in the same way."""
+        """Whether both states divide a global batch among ranks in the same way."""
         return all(getattr(self, name) == getattr(other, name) for name in ("rows", "world_size", "is_balanced"))
 
 
@@ -94,42 +94,43 @@ class BatchSampler:
     seed and epoch. These rows are divided into batches of `rows`, and the batches among the ranks: with 2 ranks and the
     numbers above, each rank gets `accumulation` = 4 batches per step. A step therefore sees the same rows for any
     number of ranks and workers. The remaining rows of an epoch form a last step with the same number of batches, some
-    of which are smaller or empty, so that every row is seen once and all ranks have equally many batches.
-    (For an empty batch, `PackedDataset` returns a row of padding, which trains nothing.)
+    of which are smaller or empty, so that every row is seen once and all ranks have equally many batches. (For an empty
+    batch, `PackedDataset` returns a row of padding, which adds nothing to the loss.)
 
-    The rows of the whole dataset are shuffled, which takes 40 bytes per row. With `lanes`, they are shuffled in lanes
-    instead: the shards are dealt to this many lanes, every step takes equally many rows from each lane, and each rank
-    reads the shards of its own lanes only. In a lane, the shards of an epoch come in random order, and rows are
-    shuffled within a window of some shards. Memory does not grow with the rows. Steps are the same for any number of
-    ranks that divides `lanes`. Datasets in object storage are always read in lanes.
+    By default, the rows of the whole dataset are shuffled, which takes 40 bytes of memory per row. With `lanes`, shards
+    are dealt to this many lanes, every step takes equally many rows from each lane, and each rank reads only the shards
+    of its own lanes. In a lane, the shards of an epoch come in random order, and rows are shuffled within a window of
+    some shards. Memory does not grow with the number of rows. Steps are the same for any number of ranks that divides
+    `lanes`. Datasets in object storage are always read in lanes.
 
     Each pass over the sampler is the next epoch, unless `set_epoch` was called. An interrupted pass starts over, unless
-    `load_state_dict` resumes it. A state from the end of an epoch begins the next epoch; if `set_epoch` then names the
-    finished epoch, the first pass has no batches.
+    `load_state_dict` resumes it. A state from the end of an epoch begins the next epoch. If `set_epoch` is then called
+    with the finished epoch, the first pass has no batches.
 
-    Leave the DataLoader out of accelerate's `prepare`, which would divide the batches among the ranks again, and count
-    epochs itself; a prepared one is an error. In the Hugging Face Trainer, return it from `get_train_dataloader`.
+    Do not pass the DataLoader to accelerate's `prepare`: accelerate would divide the batches among the ranks again and
+    count epochs itself, so a prepared loader is an error. In the Hugging Face Trainer, return the loader from
+    `get_train_dataloader`.
 
     Args:
         dataset: dataset from `load`.
-        global_batch: rows per optimizer step, over all ranks and accumulated batches.
+        rows: rows per batch; by default all rows of a rank in a step.
         rows: rows per batch; by default all rows that a rank has in a step.
         rank: number of this process, from 0.
         world_size: number of processes.
-        seed: seed of the order of rows, 0..2^64-1; None for the order on disk.
+        seed: seed of the order of rows, 0 to 2**64 - 1; None for the order on disk.
         drop_last: whether to leave out the rows at the end of an epoch that do not fill a global batch.
-        balance: number of consecutive steps whose rows are divided anew, so that the rows of a step take equally long
+        balance: number of consecutive steps whose rows are redistributed, so that the rows of a step take equally long
             to train on and ranks wait less for each other. Work is the sum of squared segment lengths, to which the
-            cost of attention is proportional. With 1, rows stay in their step, and only its batches are balanced; more
-            helps where a rank has few rows in a step, but makes steps of similar documents, with which a small model
-            reached a higher loss. None, the default, keeps plain order. Not for lanes.
+            cost of attention is proportional. With 1, rows stay in their step, and only its batches are balanced.
+            Larger values help if a rank has few rows in a step, but they group similar documents in a step; a small
+            model reached a higher loss with them. None, the default, does not balance. Not allowed with lanes.
         lanes: number of lanes, a multiple of world_size that divides the global batch; None shuffles the whole dataset.
             The default for a dataset in object storage is the largest divisor of the global batch up to 16.
-        window: shards of a lane whose rows are shuffled together.
+        window: number of shards of a lane whose rows are shuffled together.
 
     Raises:
-        PackerError: a number is not whole or out of range, global_batch is not a multiple of rows * world_size or of
-            lanes, or lanes is not a multiple of world_size.
+        PackerError: a number is not an integer or out of range, global_batch is not a multiple of rows * world_size or
+            of lanes, or lanes is not a multiple of world_size.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class BatchSampler:
         lanes: int | None = None,
         window: int = 2,
     ) -> None:
-        # Python's own ints, which a state can be saved with
+        # convert to Python's int, which any state format can save
         global_batch, rank = _whole("global_batch", global_batch), _whole("rank", rank)
         world_size = _whole("world_size", world_size)
         if world_size < 1 or not 0 <= rank < world_size:
@@ -176,19 +177,19 @@ class BatchSampler:
         self.lanes = lanes
         self.window = window
         self._epoch_rows = len(dataset) - (len(dataset) % global_batch if drop_last else 0)
-        self._yielded = 0  # batches of this epoch that were yielded on this rank
+        self._yielded = 0  # number of batches of this epoch that were yielded on this rank
         self._resumed = False
         self._told: int | None = None  # epoch of the last `set_epoch`, if no pass has begun since
-        self._empty_passes = 0  # coming passes that have no batches, because their epoch is over
+        self._empty_passes = 0  # number of coming passes without batches, because their epoch is finished
 
     @property
     def steps(self) -> int:
-        """Optimizer steps per epoch, the same on every rank."""
+        """Number of optimizer steps per epoch, the same on every rank."""
         return -(-self._epoch_rows // self.global_batch)
 
     @property
     def accumulation(self) -> int:
-        """Batches per optimizer step on this rank."""
+        """Number of batches per optimizer step on this rank."""
         return self.global_batch // (self.rows * self.world_size)
 
     def __len__(self) -> int:
@@ -219,7 +220,7 @@ class BatchSampler:
     def set_epoch(self, epoch: int) -> None:
         """Start the next pass at the first row of an epoch, or where `load_state_dict` resumed the same epoch.
 
-        The next pass has no batches if that state is from the end of the epoch.
+        If the loaded state is from the end of that epoch, the next pass has no batches.
 
         Raises:
             PackerError: the loaded state is in the middle of another epoch, or accelerate has prepared the loader.
@@ -238,15 +239,15 @@ class BatchSampler:
         self._told, self._empty_passes = epoch, 0
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return the position in this epoch, as plain values that are the same on every rank at the same batch.
+        """Return the position in this epoch as plain values. They are the same on every rank after the same batch.
 
         Args:
-            batches: batches of this epoch that this rank trained on; by default, all that were yielded. Pass it if
-                batches are read ahead, as by a DataLoader with workers; torchdata's StatefulDataLoader saves the right
-                state automatically.
+            batches: number of batches of this epoch that this rank trained on; by default, all that were yielded. Pass
+                it if batches are read ahead, as by a DataLoader with workers. torchdata's StatefulDataLoader saves the
+                right state automatically.
 
         Raises:
-            PackerError: an epoch has fewer batches.
+            PackerError: the epoch has fewer batches.
         """
         done = self._yielded if batches is None else batches
         if not 0 <= done <= len(self):
@@ -254,19 +255,19 @@ class BatchSampler:
         return self._state(done).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at the row after the last one of a state, also with another number of ranks.
+        """Resume at the row after the last one of a state. The number of ranks may differ.
 
-        A state from the end of an optimizer step fits any number of ranks (with lanes: any that divides them). In the
-        middle of a step, the rest of the global batch must divide into whole batches for these ranks.
+        A state from the end of an optimizer step fits any number of ranks (with lanes: any that divides `lanes`). In
+        the middle of a step, the remaining rows of the global batch must divide into whole batches for these ranks.
 
         Raises:
-            PackerError: the state has another version, dataset, seed, global batch, lanes or window, or ends where no
-                batch of this sampler does.
+            PackerError: the state has another version, dataset, seed, global batch, lanes or window, or its position is
+                not the end of a batch of this sampler.
         """
         saved, own = SamplerState.from_dict(state), self._state(0)
         saved.refuse_other_rows(own)
         step, turn = saved.step, saved.turn
-        if step >= self.steps:  # the epoch is over
+        if step >= self.steps:  # the epoch is finished
             step, turn = self.steps, 0
         elif turn and not saved.is_dealt_like(own):
             turns = self._turns(step).tolist()
@@ -279,12 +280,12 @@ class BatchSampler:
                 )
             turn = turns.index(saved.rows_done)
         self.epoch, self._yielded, self._resumed = saved.epoch, step * self.accumulation + turn, True
-        # torchdata's StatefulDataLoader loads a state after `set_epoch`, and may begin two passes for one.
+        # torchdata's StatefulDataLoader loads a state after `set_epoch`, and may begin two passes where one is meant.
         is_over = self._yielded == len(self) and self._told == self.epoch
         self._empty_passes = 2 if is_over else 0
 
     def _refuse_prepared_loader(self) -> None:
-        """Raise a PackerError in a pass of a loader that accelerate has prepared."""
+        """Raise a PackerError if this pass runs in a loader that accelerate has prepared."""
         state = sys.modules.get("accelerate.state")
         reader = None if state is None else state.GradientState().active_dataloader
         while (reader := getattr(reader, "batch_sampler", None)) is not None:  # accelerate wraps batch samplers
@@ -295,7 +296,7 @@ class BatchSampler:
                 )
 
     def _state(self, done: int) -> SamplerState:
-        """Return the state after so many batches of this epoch."""
+        """Return the state after `done` batches of this epoch."""
         step, turn = divmod(done, self.accumulation)
         return SamplerState(
             dataset=self.dataset.fingerprint,
@@ -314,10 +315,10 @@ class BatchSampler:
         )
 
     def imbalance(self) -> float:
-        """Return the time that attention takes in this epoch, relative to perfectly balanced ranks: 1 is the best.
+        """Return the time that attention takes in this epoch, relative to perfectly balanced ranks; 1 is the best.
 
-        Ranks wait for each other after every batch, so this is the sum over batches of the largest work of any rank,
-        divided by the sum of the mean work. Work is the sum of squared segment lengths.
+        Ranks wait for each other after every batch. The result is therefore the sum over batches of the largest work of
+        any rank, divided by the sum of the mean work. Work is the sum of squared segment lengths.
 
         Raises:
             PackerError: the rows are read in lanes.
@@ -334,8 +335,8 @@ class BatchSampler:
         mean = work.mean(axis=2).sum()
         return float(work.max(axis=2).sum() / mean) if mean else 1.0
 
-    # A step has `accumulation` turns, in each of which every rank processes one batch. Its rows are divided into slots,
-    # one per turn and rank: [turn 0 rank 0, turn 0 rank 1, ..., turn 1 rank 0, ...].
+    # A step has `accumulation` turns; in each turn, every rank processes one batch. The rows of a step are divided into
+    # slots, one per turn and rank: [turn 0 rank 0, turn 0 rank 1, ..., turn 1 rank 0, ...].
 
     def _steps_in_order(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], None]]:
         """Yield this rank's batches of each step; rows are shuffled as a whole."""
@@ -344,7 +345,7 @@ class BatchSampler:
             rows, bounds = self._divided(order, step)
             own = np.arange(self.accumulation) * self.world_size + self.rank
             if self.balance is not None:
-                # Balanced slots of a turn are sorted by cost, so every other turn runs through the ranks backwards.
+                # The balanced slots of a turn are sorted by cost, so every other turn goes through the ranks backwards.
                 own[1::2] += self.world_size - 1 - 2 * self.rank
             yield [rows[bounds[slot] : bounds[slot + 1]] for slot in own], None
 
@@ -358,7 +359,7 @@ class BatchSampler:
         return order
 
     def _divided(self, order: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (rows of a step, one slot after the other; place of each slot's first row, and the end)."""
+        """Return (rows of a step, slot by slot; index of each slot's first row, plus the end)."""
         rows = order[step * self.global_batch : (step + 1) * self.global_batch]
         sizes = slot_sizes(len(rows), self.global_batch // self.rows)
         if self.balance is not None:
@@ -366,7 +367,7 @@ class BatchSampler:
         return rows, np.concatenate([[0], np.cumsum(sizes)])
 
     def _steps_in_lanes(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...] | None]]:
-        """Yield (this rank's batches of each step, shards of their windows if these are fetched ahead)."""
+        """Yield (this rank's batches of each step, shards of the step's windows); None as shards for local datasets."""
         epoch = self.epoch
         for step in range(begun, self.steps):
             shards = None
@@ -389,7 +390,7 @@ class BatchSampler:
         )
 
     def _turns(self, step: int) -> NDArray[np.int64]:
-        """Return the rows of a step that all ranks together have processed before each turn, and after the last."""
+        """Return how many rows of a step all ranks together have processed before each turn and after the last."""
         rows = min(max(self._epoch_rows - step * self.global_batch, 0), self.global_batch)
         if self.lanes is None:
             sizes = slot_sizes(rows, self.global_batch // self.rows).reshape(self.accumulation, self.world_size)
@@ -409,7 +410,7 @@ class BatchSampler:
 def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
     """Return the sum of squared segment lengths of each stored row, shape (rows,); padding costs nothing.
 
-    The cost of attention within segments is proportional to it: the second term of the cost of a batch in Hierarchical
+    The cost of attention within segments is proportional to this sum: the second term of a batch's cost in Hierarchical
     Balance Packing (arXiv 2503.07680). Reads the segment boundaries of all rows once, and no tokens.
     """
     costs = [np.zeros(0, np.int64)]

@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MOST_HELD = 16
-"""Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
+"""Maximum number of shards that a process keeps in the node's cache while it reads rows in no announced order."""
 
 
 class EpochList(list[_T]):
-    """A batch as a list, either row numbers from a sampler or the rows that they select, with its epoch if known."""
+    """A batch as a list: row numbers from a sampler, or the rows themselves. It also holds the epoch, if known."""
 
     epoch: int | None = None
-    shards: tuple[int, ...] | None = None  # of the batch's windows, if they are fetched ahead
+    shards: tuple[int, ...] | None = None  # shards of the batch's windows, if they are fetched ahead
 
 
 class PackedDataset:
-    """Memory-mapped rows of a packed dataset, which `load` opens: `len(dataset)`, `dataset[i]`, `dataset[:4]`.
+    """Memory-mapped rows of a packed dataset: `len(dataset)`, `dataset[i]`, `dataset[:4]`. `load` opens it.
 
     A row is a dict of read-only arrays that view the mapped file:
 
         input_ids, labels, position_ids   int32, shape (max_len,); labels and positions only if they were written. In
-                                          rows with trees, tokens are `tree_input_ids`
+                                          rows with trees, the tokens are in `tree_input_ids`
         seq_lengths                       int32, shape (segments,): segment lengths in order, a padding tail last
         seq_tokens                        int32, shape (segments,): real tokens per segment, only with `--align`
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
         doc_starts                        int32, shape (segments,): offset of the segment in its document
 
-    Kept columns are included, with max_len values per row or with one value per segment. Values per segment are exact,
-    and of one type in all rows: numbers and booleans are masked arrays (numpy.ma) of their type on disk, in which
-    missing values are masked; dates and times are datetime64 or timedelta64, with NaT where one is missing; everything
-    else is a Python object, with None for missing values. A row of an index that is loaded without its source has only
+    Kept columns are included, with max_len values per row or one value per segment. Values per segment are exact, and
+    have the same type in all rows. Numbers and booleans are masked arrays (numpy.ma) of their type on disk, in which
+    missing values are masked. Dates and times are datetime64 or timedelta64, with NaT for missing values. Everything
+    else is a Python object, with None for missing values. If an index is loaded without its source, its rows have only
     these and the segment columns.
 
-    It is a map-style dataset for torch without importing torch. Pickling stores the path and the manifest (and the path
-    of the cache for a dataset in object storage), so that each DataLoader worker maps the shards itself.
+    It is a map-style dataset for torch without importing torch. Pickling stores the path, the manifest and, for a
+    dataset in object storage, the path of the cache; each DataLoader worker maps the shards itself.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PackedDataset:
         path: AnyPath,
         manifest: Manifest | None = None,
         cache: CacheSpace | None = None,  # for shards in object storage
-        most_open: int = 1,  # largest number of shards that are mapped at a time
+        most_open: int = 1,  # maximum number of shards that are mapped at the same time
         tokens: IndexTokens | None = None,  # for the rows of an index
     ) -> None:
         if manifest is None:
@@ -102,12 +102,12 @@ class PackedDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the shards' hashes, 16 hexadecimal digits; datasets with different rows have different ones."""
+        """Hash of the shards' hashes, 16 hexadecimal digits; it differs between datasets with different rows."""
         return blake2b("".join(self.manifest.shards.hashes).encode(), digest_size=8).hexdigest()
 
     @property
     def is_remote(self) -> bool:
-        """Whether rows are read from whole shards in a cache, as of a dataset in object storage."""
+        """Whether rows are read from shards in a cache, because the dataset is in object storage."""
         return self._cache is not None
 
     @property
@@ -118,7 +118,7 @@ class PackedDataset:
 
     @property
     def columns(self) -> set[str]:
-        """Names of the columns that the manifest promises."""
+        """Names of the columns that the manifest lists."""
         options, row_format = self.manifest.options, self.manifest.row_format
         of_tokens = {*row_format.token_columns, *options.keep_tokens}
         if options.index_only and self._tokens is None:
@@ -127,7 +127,7 @@ class PackedDataset:
 
     @property
     def types(self) -> dict[str, str]:
-        """Types of the columns that the manifest promises."""
+        """Types of the columns that the manifest lists."""
         if self._tokens is None:
             types = read_types(self.path, self.manifest.shards[0])
         else:
@@ -136,17 +136,17 @@ class PackedDataset:
 
     @property
     def tokens(self) -> int:
-        """Real tokens of all rows."""
+        """Number of real tokens in all rows."""
         return int(self.manifest.shards.column("tokens").sum())
 
     @property
     def documents_per_row(self) -> float:
-        """Documents per row, on average; a split document counts once."""
+        """Mean number of documents per row; a split document counts once."""
         return self.manifest.totals.documents_packed / len(self)
 
     @property
     def most_repeats(self) -> int:
-        """Times that a row may be in an epoch."""
+        """Maximum number of times a row occurs in an epoch."""
         return 1
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class PackedDataset:
         return found if tokens is None else tokens.fill([found])[0]
 
     def _several(self, index: Any) -> Sequence[int]:
-        """Return the numbers of the rows that a slice, a list or an array names."""
+        """Return the row numbers that a slice, a list or an array selects."""
         if isinstance(index, slice):
             return range(*index.indices(len(self)))
         if isinstance(index, str):
@@ -179,7 +179,7 @@ class PackedDataset:
         return found
 
     def _stored_row(self, index: int) -> Row:
-        """Return a row as it is in its shard; rows of an index have no tokens yet."""
+        """Return a row as stored in its shard; rows of an index have no tokens yet."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
@@ -187,9 +187,9 @@ class PackedDataset:
         return (shards.opened.get(shard) or shards.open(shard)).row(row - self._first_rows[shard])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding.
+        """Return the rows of a batch; torch's DataLoader calls this. For an empty batch, return one row of padding.
 
-        `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
+        `BatchSampler` yields empty batches if the last rows of an epoch are fewer than the batches of a step.
         """
         self.keep(getattr(indices, "shards", None))
         rows = EpochList(self.read(indices) or [self._padding_row()])
@@ -197,7 +197,7 @@ class PackedDataset:
         return rows
 
     def read(self, indices: Sequence[int]) -> list[Row]:
-        """Return the rows of some indices."""
+        """Return the rows with the given numbers."""
         found = [self._stored_row(index) for index in indices]
         return self._tokens.fill(found) if self._tokens is not None and found else found
 
@@ -212,7 +212,7 @@ class PackedDataset:
         return f"PackedDataset({str(self.path)!r}, rows={len(self):,}, max_len={self.max_len:,})"
 
     def _repr_html_(self) -> str | None:
-        """Return what notebooks show."""
+        """Return the HTML that notebooks show."""
         return self.manifest.as_html(f"PackedDataset {self.path.name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -222,21 +222,21 @@ class PackedDataset:
         return PackedDataset, (path, self.manifest, self._space, self._most_open, self._tokens)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this.
+        """Fetch `shards`, which are read now, and then `upcoming` ones, in the background. `BatchSampler` calls this.
 
-        Has no effect on shards that are not read from a cache.
+        Has no effect on local datasets, which have no cache.
         """
         if self._cache is not None:
             self._cache.fetch_ahead(shards, upcoming)
 
-    # Rows of an epoch, for `BatchSampler`. Only in a combined dataset do they differ between epochs.
+    # Rows of an epoch, for `BatchSampler`. They differ between epochs only in a combined dataset.
 
     def first_number(self, epoch: int) -> int:
         """Return the number of the first row of an epoch."""
         return 0
 
     def stored_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of some rows among all stored rows, in the order of `segments`."""
+        """Return the indices of the given rows among all stored rows, in the order of `segments`."""
         return numbers
 
     def shard_ranges(self, epoch: int) -> NDArray[np.int64]:
@@ -244,7 +244,7 @@ class PackedDataset:
         return whole_shards(self.shard_rows)
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
-        """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
+        """Yield (offsets, seq_lengths, doc_ids) of each record batch in order, without reading tokens.
 
         Row i of a record batch has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
         """
@@ -262,13 +262,13 @@ class PackedDataset:
         return found
 
     def _batches(self) -> Iterator[ColumnViews]:
-        """Yield the columns of one record batch after the other, as they are on disk."""
+        """Yield the columns of each record batch in order, as stored on disk."""
         for number in range(len(self.manifest.shards)):
             shard = self._shards.open(number)
             yield from map(shard.view, range(shard.batches))
 
     def _any_views(self) -> ColumnViews:
-        """Return the columns of some record batch, preferably of a shard that is open."""
+        """Return the columns of any record batch, preferably of a shard that is open."""
         shards = self._shards
         return shards.open(next(iter(shards.opened), 0)).view(0)
 
@@ -286,11 +286,11 @@ class PackedDataset:
             filler = np.array([segment_fill.get(name, 0)], values.dtype)
             row[name] = np.ma.MaskedArray(filler, mask=False) if isinstance(values, np.ma.MaskedArray) else filler
         for name in views.others:
-            row[name] = np.array([None])  # as padding has it on disk
+            row[name] = np.array([None])  # padding is null on disk as well
         return row
 
     def _token_dtypes(self, views: ColumnViews) -> dict[str, np.dtype[Any]]:
-        """Return the types of the columns with a value per token, in the order of a row."""
+        """Return the types of the columns with one value per token, in the order of a row."""
         if self._tokens is not None:
             return self._tokens.dtypes
         return {name: np.dtype((values.dtype, values.shape[2:])) for name, values in views.tokens.items()}

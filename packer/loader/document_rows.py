@@ -1,4 +1,4 @@
-"""Rows as lists of documents, for a trainer whose dataset makes its own examples, such as images."""
+"""Rows as lists of documents, for a trainer whose dataset builds its own examples, from images for instance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
 
 
 class SourceSegment(NamedTuple):
-    """A segment in a row of several datasets: a `Segment` that also names its dataset."""
+    """A segment in a row of several datasets: a `Segment` with the number of its dataset."""
 
     doc_id: int
     start: int
@@ -40,10 +40,10 @@ class SourceSegment(NamedTuple):
 class DocumentRows(Sequence[list[Segment]]):
     """Documents of each row of a packed dataset: `rows[0]` is [(doc_id, start, length), ...].
 
-    Of several datasets, segments are (doc_id, start, length, source).
+    With several datasets, segments are (doc_id, start, length, source).
 
     Args:
-        dataset: the packed dataset, copied or index-only.
+        dataset: packed dataset, copied or index-only.
     """
 
     def __init__(self, dataset: PackedDataset) -> None:
@@ -67,19 +67,20 @@ class DocumentRows(Sequence[list[Segment]]):
         return f"DocumentRows({self.dataset!r})"
 
     def batch_sampler(self, *, global_batch: int, **options: Any) -> DocumentBatchSampler:
-        """Return a `batch_sampler` for a DataLoader, whose dataset is then asked for rows instead of indices.
+        """Return a `batch_sampler` for a DataLoader. The DataLoader then asks its dataset for rows instead of indices.
 
             loader = DataLoader(examples, batch_sampler=rows.batch_sampler(global_batch=8), collate_fn=...)
 
-        calls `examples[[(doc_id, start, length), ...]]` for each row of a batch. Without `drop_last`, batches of the
+        calls `examples[[(doc_id, start, length), ...]]` for each row of a batch. Without `drop_last`, some batches of
+        the
         last step of an epoch may be empty.
 
         Args:
             global_batch: rows per optimizer step, over all ranks and accumulated batches.
-            **options: other arguments of `BatchSampler`.
+            **options: further arguments of `BatchSampler`.
 
         Raises:
-            PackerError: as `BatchSampler`.
+            PackerError: as in `BatchSampler`.
         """
         return DocumentBatchSampler(self.dataset, global_batch=global_batch, **options)
 
@@ -101,18 +102,18 @@ def rows(
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
 ) -> DocumentRows:
-    """Open a packed dataset to read only which documents each row has.
+    """Open a packed dataset to read only which documents each row contains.
 
-    It may be an index of tokens or of lengths alone (`packer pack --lengths`), or a copied dataset.
+    The dataset may be a copied one or an index, of tokens or of lengths alone (`packer pack --lengths`).
 
     Args:
-        path: folder of the dataset, or its address in object storage; or several, as in `load`: each segment then names
-            its dataset, too: (doc_id, start, length, source).
+        path: folder of the dataset, or its address in object storage. For several datasets, pass a list or mapping as
+            in `load`; each segment then includes its dataset: (doc_id, start, length, source).
         cache_dir: as in `load`.
         cache_bytes: as in `load`.
 
     Raises:
-        PackerError: as `load`.
+        PackerError: as in `load`.
     """
     return DocumentRows(load(path, cache_dir=cache_dir, cache_bytes=cache_bytes))
 

@@ -1,4 +1,4 @@
-"""Tokens of an index: columns with a value per token, copied from the mapped source as packing copies them."""
+"""Tokens of an index: columns with one value per token, copied from the mapped source with the code of packing."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from packer.token_memory import Spans, lengths_of
 
 @dataclass(frozen=True, kw_only=True)
 class IndexTokens:
-    """Columns with a value per token for the rows of an index. Can be pickled: each process maps the source itself."""
+    """Columns with one value per token for the rows of an index. After unpickling, a process maps the source itself."""
 
     documents: Documents
-    """Documents of the source, which have been checked."""
+    """Checked documents of the source."""
 
     watch: Watch
-    """Watch of the files of the source, which must not change."""
+    """Watch of the source files, which must not change."""
 
     row_format: RowFormat
-    """Format of the rows with their tokens."""
+    """Format of the rows including their tokens."""
 
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
@@ -62,15 +62,15 @@ class IndexTokens:
 
     @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
-        """Columns with a value per token, in the order of a row, and their types."""
+        """Types of the columns with one value per token, in the order of a row."""
         kept = {name: numpy_dtype(kind) for name, kind in self.row_format.kept_tokens.items()}
         return {name: np.dtype(np.int32) for name in self.row_format.token_columns} | kept
 
     def fill(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with their tokens, in new arrays that equal the columns of the copied dataset.
 
-        Raises PackerError if a row does not fit the source, and SourceError if a file of the source was changed, or a
-        token or label is out of range.
+        Raises PackerError if a row does not fit the source. Raises SourceError if a file of the source has changed, or
+        if a token or label is out of range.
         """
         if not rows:
             return []

@@ -1,8 +1,8 @@
-"""Opening packed datasets, one or several as one in given shares: `load`.
+"""Open packed datasets with `load`: one, or several combined in given shares.
 
-An epoch of E rows takes c rows of each dataset, the next ones of its endless order (`RowStream`). Row numbers are
-places in the sequence of all epochs: epoch e has the rows e * E to (e + 1) * E - 1, dataset by dataset.
-So a number alone says which row it is, in any process. Code that ignores epochs sees the rows of the first one.
+An epoch of E rows takes c rows of each dataset: the next c rows of its endless order (`RowStream`). Rows are numbered
+across all epochs: epoch e has the rows e * E to (e + 1) * E - 1, dataset by dataset. A row number alone therefore
+identifies the row in any process. Code that ignores epochs sees the rows of the first epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_OPEN = 4096
-"""Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
+"""Maximum number of shards that a process maps. Linux allows 65,530 maps; an open shard takes up to 1 MB of memory."""
 
 
 def load(
@@ -50,37 +50,41 @@ def load(
     cache_bytes: int | str | None = None,
     source: SourceLike | Sequence[SourceLike] | None = None,
 ) -> PackedDataset:
-    """Open a packed dataset, or several as one, and check the structure of the shards, without reading tokens.
+    """Open one packed dataset, or several as one. Checks the structure of the shards without reading tokens.
 
-    Sizes, row counts and columns are checked immediately, the segments of a record batch when its first row is read. If
-    there are more than 4,096 shards, only sizes are checked immediately, and at most so many shards are mapped at once.
+    Sizes, row counts and columns are checked immediately; the segments of a record batch are checked when its first row
+    is read. If there are more than 4,096 shards, only sizes are checked immediately, and at most 4,096 shards are
+    mapped at the same time.
 
-    A dataset in object storage ("s3://bucket/dataset") is read by whole shards. They are fetched into a cache for all
-    processes of a node when they are needed, or ahead by `BatchSampler`. A process hashes each shard before its first
-    use; a shard in the cache that does not match the manifest is fetched again.
+    A dataset in object storage ("s3://bucket/dataset") is read by whole shards. They are fetched into a cache that all
+    processes of a node share, when they are needed or ahead by `BatchSampler`. A process hashes each shard before its
+    first use; a cached shard that does not match the manifest is fetched again.
 
-    Pass several datasets as a list of paths, to read all rows of all, or as a mapping of paths to weights, as in
-    `packer.load({"web-packed-4096": 0.7, "code-packed-4096": 0.3}, tokens="10B")`. A weight is a share of the rows. It
-    is exact to a row in every epoch. Because rows are full, it is nearly the share of the tokens; the `repr` has the
-    exact shares. The next epoch goes on in a dataset where the last one stopped, so that all its rows are used equally
-    often, give or take one. The column `source` of a row has the number of its path, from 0.
+    Pass several datasets as a list of paths to read all their rows, or as a mapping of paths to weights, as in
+    `packer.load({"web-packed-4096": 0.7, "code-packed-4096": 0.3}, tokens="10B")`. A weight is a share of the rows.
+    Each epoch matches the shares to within one row. As rows are nearly full, shares of tokens are almost the same; the
+    `repr` shows them exactly. The next epoch continues in each dataset where the last one stopped, so that all its rows
+    are used equally often, to within one time. The column `source` of a row is the index of its path, from 0.
 
     Args:
         path: folder of the packed dataset, or its address in object storage (needs the extra `store`); or several.
-        rows: rows of an epoch; by default as many as there are without repeating a row.
-        tokens: instead of `rows`, about the tokens of an epoch, as a number or as "10B".
-        seed: seed of the choice of rows for an epoch that does not have all, 0..2^64-1; None for the order on disk.
-        cache_dir: folder for shards of a dataset in object storage, on a local disk; by default the one that
-            the variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder.
-        cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
-            has for them. The shards that were not used for the longest time make room for new ones.
-        source: for an index (`packer pack --index-only`), what was packed: a path, a `datasets` object, or a list
-            of paths in order. Lengths and sizes must be the same. Rows are then those of the copied dataset; without
-            it, they have no tokens. With several datasets, a list with an entry for each, None if it is no index.
+        rows: number of rows per epoch; by default the most that repeats no row.
+        tokens: approximate number of tokens per epoch, such as 10**10 or "10B"; use it instead of `rows`.
+        seed: seed that selects the rows of an epoch smaller than the dataset, 0 to 2**64 - 1; None for the order on
+            disk.
+        cache_dir: folder on a local disk for shards of a dataset in object storage; by default the one in the
+            environment variable PACKER_SHARD_CACHE, or `packer/shards` in the user's cache folder.
+        cache_bytes: maximum size of the shards in this folder, as a number of bytes or as "200GB"; by default half of
+            the sum of the free space and the space that the cache already takes. When space is needed, the least
+            recently used shards are removed.
+        source: for an index (`packer pack --index-only`), the source that was packed: a path, a `datasets` object, or a
+            list of paths in order. Its lengths and sizes must be the same. Rows then equal the rows of a copied
+            dataset; without `source` they have no tokens. With several datasets, a list with one entry for each, None
+            for a dataset that is no index.
 
     Raises:
         PackerError: a folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
-            changed, the cache cannot be used, the source is not that of the index, or datasets do not fit together.
+            changed, the cache cannot be used, the source does not match the index, or the datasets do not fit together.
     """
     path, one = located(path), partial(_load_one, cache=CacheSpace.of(cache_dir, cache_bytes))
     if not isinstance(path, Mapping | Sequence) or isinstance(path, str):
@@ -101,7 +105,7 @@ def _load_one(
     of: int = 1,
     cache: CacheSpace,
 ) -> PackedDataset:
-    """Open one of `of` datasets."""
+    """Open one dataset; `of` is the number of datasets, which share MOST_OPEN."""
     path = packed_path(path)
     try:
         manifest = read_manifest(path)
@@ -116,37 +120,37 @@ def _load_one(
 
 
 MOST_ROWS = 2**40
-"""Rows that an epoch can have: rows are numbered through all epochs, up to 2^63."""
+"""Maximum number of rows per epoch. Rows are numbered across all epochs, up to 2^63."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What an epoch takes of a dataset."""
+    """Share of a dataset in an epoch."""
 
     rows: int
-    """Rows of an epoch."""
+    """Number of its rows in an epoch."""
 
     tokens: float
-    """Share of the tokens, over all epochs."""
+    """Its share of the tokens, over all epochs."""
 
     passes: float
-    """Times that the dataset is used in an epoch."""
+    """Number of passes over the dataset in an epoch; 0.5 is half of its rows."""
 
 
 class CombinedDataset(PackedDataset):
-    """Several packed datasets as one; `packer.load` makes it from a list of paths, or a mapping of paths to weights.
+    """Several packed datasets as one. `packer.load` opens it from a list of paths, or a mapping of paths to weights.
 
-    Each of its `datasets` has a path and a manifest.
+    For paths and manifests, see `datasets`.
     """
 
     def __init__(self, datasets: Sequence[PackedDataset], counts: Sequence[int], seed: int | None) -> None:
         self.datasets = tuple(datasets)
         self.counts = tuple(counts)
-        """Rows of each dataset in an epoch."""
+        """Number of rows of each dataset in an epoch."""
         self._seed = seed
         self.max_len = datasets[0].max_len
         self._ends = np.cumsum(counts)
-        # If an epoch uses all rows of a dataset equally often, they keep the order on disk.
+        # Datasets whose rows an epoch uses equally often stay in the order on disk.
         self._streams = [
             RowStream(
                 dataset.shard_rows,
@@ -162,7 +166,7 @@ class CombinedDataset(PackedDataset):
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """What an epoch takes of each dataset."""
+        """Rows, token share and passes of each dataset in an epoch."""
         counts = list(zip(self.datasets, self.counts, strict=True))
         tokens = [Fraction(dataset.tokens * count, len(dataset)) for dataset, count in counts]
         return tuple(
@@ -182,13 +186,13 @@ class CombinedDataset(PackedDataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the datasets, their rows in an epoch and the seed, 16 hexadecimal digits."""
+        """Hash of the datasets, their numbers of rows in an epoch and the seed, 16 hexadecimal digits."""
         parts = [(dataset.fingerprint, count) for dataset, count in zip(self.datasets, self.counts, strict=True)]
         return blake2b(repr((parts, self._seed)).encode(), digest_size=8).hexdigest()
 
     @property
     def is_remote(self) -> bool:
-        """Whether rows of any dataset are read from whole shards in a cache."""
+        """Whether rows of any dataset are read from shards in a cache."""
         return any(dataset.is_remote for dataset in self.datasets)
 
     @property
@@ -198,18 +202,18 @@ class CombinedDataset(PackedDataset):
 
     @property
     def tokens(self) -> int:
-        """Real tokens of all datasets."""
+        """Number of real tokens in all datasets."""
         return sum(dataset.tokens for dataset in self.datasets)
 
     @property
     def documents_per_row(self) -> float:
-        """Documents per row, on average over all epochs."""
+        """Mean number of documents per row, over all epochs."""
         counts = zip(self.datasets, self.counts, strict=True)
         return sum(dataset.documents_per_row * count for dataset, count in counts) / len(self)
 
     @property
     def most_repeats(self) -> int:
-        """Times that a row may be in an epoch."""
+        """Maximum number of times a row occurs in an epoch."""
         counts = zip(self.datasets, self.counts, strict=True)
         return max(-(-count // len(dataset)) + (count % len(dataset) > 0) for dataset, count in counts)
 
@@ -232,7 +236,7 @@ class CombinedDataset(PackedDataset):
         return "\n".join([head, *parts])
 
     def _repr_html_(self) -> None:
-        """Return nothing, so that notebooks show the `repr`."""
+        """Return None, so that notebooks show the `repr`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CombinedDataset, (self.datasets, self.counts, self._seed)
@@ -253,12 +257,12 @@ class CombinedDataset(PackedDataset):
         return np.stack([shards, ends - counts, ends], axis=1)
 
     def stored_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of some rows among the stored rows of all datasets, as `segments` yields them."""
+        """Return the indices of the given rows among the stored rows of all datasets, in the order of `segments`."""
         sources, rows = self._located(numbers)
         return np.asarray(self._first_stored)[sources] + rows
 
     def read(self, indices: Sequence[int]) -> list[Row]:
-        """Return the rows with some numbers."""
+        """Return the rows with the given numbers."""
         sources, stored = self._located(np.array(indices, np.int64))
         found: list[Row] = [{} for _ in indices]
         for source in np.unique(sources).tolist():
@@ -276,7 +280,7 @@ class CombinedDataset(PackedDataset):
                 dataset.keep(own)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this."""
+        """Fetch `shards`, which are read now, then `upcoming` ones, in the background. `BatchSampler` calls this."""
         parts = zip(self.datasets, self._by_dataset(shards), self._by_dataset(upcoming), strict=True)
         for dataset, now, after in parts:
             dataset.fetch_ahead(now, after)
@@ -291,7 +295,7 @@ class CombinedDataset(PackedDataset):
         raise PackerError("document numbers belong to one dataset: ask that one, as in datasets[0].find(5)")
 
     def _by_dataset(self, shards: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the shards of each dataset, as numbered there."""
+        """Return the shards of each dataset, with their numbers in that dataset."""
         firsts = self._first_shards
         return [
             tuple(shard - firsts[number] for shard in shards if firsts[number] <= shard < firsts[number + 1])
@@ -299,7 +303,7 @@ class CombinedDataset(PackedDataset):
         ]
 
     def _located(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (dataset, row in it) of each number."""
+        """Return (dataset, row in that dataset) for each row number."""
         epochs, inside = np.divmod(numbers, len(self))
         sources = np.searchsorted(self._ends, inside, side="right")
         rows = np.empty(len(numbers), np.int64)
@@ -321,7 +325,7 @@ def combine(
     tokens: int | str | None = None,
     seed: int | None = 0,
 ) -> CombinedDataset:
-    """Combine datasets in shares of rows: `weights`, or all rows of each. `load` documents the arguments."""
+    """Combine datasets in shares `weights`; without weights, in proportion to their numbers of rows. See `load`."""
     if not datasets:
         raise PackerError("there is no path: name at least one packed dataset")
     for other in datasets[1:]:
@@ -347,7 +351,7 @@ def combine(
 
 
 def apportion(shares: Sequence[Fraction], rows: int) -> list[int]:
-    """Divide rows in these shares, which add up to 1, exact to a row; the largest remainders are rounded up.
+    """Divide rows in these shares, which sum to 1. The largest remainders are rounded up.
 
     Example: shares 1/2, 1/3 and 1/6 of 10 rows, 5, 3.33 and 1.67 -> [5, 3, 2].
     """
@@ -361,7 +365,7 @@ def apportion(shares: Sequence[Fraction], rows: int) -> list[int]:
 def _epoch_rows(
     datasets: Sequence[PackedDataset], shares: Sequence[Fraction], rows: int | None, tokens: int | str | None
 ) -> int:
-    """Return the rows of an epoch: those asked for, or as many as there are without repeating a row."""
+    """Return the number of rows of an epoch: as requested, or the most that repeats no row."""
     if rows is not None and tokens is not None:
         raise PackerError(
             f"rows is {rows}, and tokens is {tokens}: an epoch has the size of one of the two, leave one out"
@@ -383,11 +387,11 @@ def _epoch_rows(
 
 
 def _shares(datasets: Sequence[PackedDataset], weights: Sequence[float] | None) -> list[Fraction]:
-    """Return the share of the rows that each dataset has."""
+    """Return each dataset's share of the rows."""
     found = []
     for dataset, weight in zip(datasets, weights or map(len, datasets), strict=True):
         try:
-            found.append(Fraction(str(weight)))  # 0.7 is 7/10, which its float is not
+            found.append(Fraction(str(weight)))  # as a decimal: the float 0.7 is not exactly 7/10
         except ValueError:
             found.append(Fraction(0))
         if found[-1] <= 0:

@@ -1,4 +1,4 @@
-"""Mapped shards of a packed dataset: rows by number, as arrays that view the file."""
+"""Mapped shards of a packed dataset. Rows are read by number, as arrays that view the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from packer.stores.local_files import FileLock
 
 Row = dict[str, NDArray[Any]]
 
-_CHECK_PAUSE = 1.0  # seconds between two looks at the size of a shard that rows are read from
+_CHECK_PAUSE = 1.0  # seconds between two checks of the size of a shard that is being read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +38,13 @@ class ColumnViews:
     """Token columns, shape (rows, max_len) or (rows, max_len, values per token), in the order on disk."""
 
     segments: dict[str, NDArray[Any]]
-    """Segment columns of numbers and booleans, shape (segments,), in the order on disk; kept ones are masked arrays."""
+    """Segment columns of numbers and booleans, shape (segments,), in the order on disk. Kept ones are masked arrays."""
 
     others: dict[str, pa.Array]
     """Other segment columns, shape (segments,)."""
 
     offsets: list[int]
-    """Row i has the segments offsets[i]:offsets[i + 1]. A list, because it is faster than an array to index."""
+    """Row i has the segments offsets[i]:offsets[i + 1]. It is a list because indexing a list is faster."""
 
     def row(self, index: int) -> Row:
         """Return a row by its number in the record batch."""
@@ -58,10 +58,10 @@ class ColumnViews:
 
 
 class OpenShard:
-    """A mapped shard, whose record batches are checked when they are first read.
+    """A mapped shard. Each record batch is checked when it is first read.
 
-    The lock keeps a file in its cache. Raises PackerError if the file is missing, or if its size, rows, columns or
-    segments contradict the manifest.
+    `lock`, if not None, keeps the file in its cache. Raises PackerError if the file is missing, or if its size, rows,
+    columns or segments contradict the manifest.
     """
 
     def __init__(self, folder: Path, entry: ShardEntry, manifest: Manifest, lock: FileLock | None = None) -> None:
@@ -76,7 +76,7 @@ class OpenShard:
         self._views: list[ColumnViews | None] = [None] * (len(self._starts) - 1)
 
     def close(self) -> None:
-        """Release the lock. Rows that were read stay valid."""
+        """Release the lock. Rows that were returned stay valid."""
         if self._lock is not None:
             self._lock.release()
 
@@ -100,11 +100,11 @@ class OpenShard:
         return views
 
     def _check_size(self) -> None:
-        """Check that the file did not become shorter: SIGBUS would end a process that reads what was cut off."""
+        """Check that the file has not become shorter. Reading a removed part would end the process with SIGBUS."""
         self._next_check = time.monotonic() + _CHECK_PAUSE
         try:
             found = self._path.stat()
-        except OSError:  # removed: its mapped pages can still be read
+        except OSError:  # the file was removed; its mapped pages can still be read
             return
         if found.st_ino == self._inode and found.st_size < self._bytes:
             raise PackerError(
@@ -129,11 +129,11 @@ OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]
 
 
 class OpenShards:
-    """Shards of a dataset that are open, at most `most` at a time. Several threads may read rows.
+    """Open shards of a dataset, at most `most` at the same time. Several threads may read rows.
 
-    To open more, the shards that were opened first are closed, unless they are kept. `open_one(number, close_one)`
-    opens a shard; `close_one` closes a shard that is not kept, and returns whether there was one. `open_one` must not
-    refer to the dataset, which would then never be freed.
+    To open another shard, the shards that were opened first are closed, unless they are kept. `open_one(number,
+    close_one)` opens a shard. `close_one` closes a shard that is not kept, and returns whether there was one.
+    `open_one` must not refer to the dataset, which would then never be freed.
     """
 
     def __init__(self, open_one: OpenOne, most: int) -> None:
@@ -166,7 +166,7 @@ class OpenShards:
                 self.opened.pop(number).close()
 
     def close_one(self) -> bool:
-        """Close the shard that was opened first and is not kept; return whether there was one."""
+        """Close the first opened shard that is not kept. Returns whether there was one."""
         with self._opening:
             number = next((number for number in self.opened if number not in (self._kept or ())), None)
             if number is not None:
@@ -179,13 +179,13 @@ class OpenShards:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return the rows of a shard's record batch in order, without checking its structure."""
+    """Return the rows of a record batch in order, without checking its structure."""
     views = _views_of(batch)
     return [views.row(index) for index in range(batch.num_rows)]
 
 
 def _views_of(batch: pa.RecordBatch) -> ColumnViews:
-    """Return views of the token and segment columns of a record batch; columns of any other shape are left out."""
+    """Return views of the token and segment columns of a record batch. Columns of any other shape are left out."""
     offsets = batch["seq_lengths"].offsets
     tokens_name = input_ids_in(batch.schema.names)
     max_len = batch[tokens_name].type.list_size if tokens_name in batch.schema.names else None  # None: an index
@@ -208,7 +208,7 @@ def _views_of(batch: pa.RecordBatch) -> ColumnViews:
 
 
 def _masked(column: pa.Array) -> NDArray[Any]:
-    """Return numbers or booleans as an array of their type, in which missing values are masked."""
+    """Return numbers or booleans as a masked array of their type; missing values are masked."""
     if not column.null_count:
         return np.ma.MaskedArray(as_numpy(column), mask=False)
     mask = as_numpy(column.is_null())
@@ -218,12 +218,12 @@ def _masked(column: pa.Array) -> NDArray[Any]:
 
 
 def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
-    """Return the values of a column as Python objects, or as dates and times of NumPy; `name` appears in the error."""
+    """Return the values of a column as Python objects, or as NumPy's dates and times; `name` is for the error."""
     try:
         if not pa.types.is_nested(column.type):
             values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
             return values
-        # pyarrow would round whole numbers next to nulls inside a list or struct
+        # pyarrow would round integers next to nulls inside a list or struct
         return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
     except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
         reason = first_line(error)

@@ -1,16 +1,16 @@
-"""Order of rows: of the whole dataset, in lanes, endless (`RowStream`), or so that ranks have equal work.
+"""Orders of rows: a permutation of the dataset, lanes of shards, an endless stream (`RowStream`), and balanced work.
 
 All orders come from hashes of seed, purpose and index. `numpy.random` is not used because NumPy may change its streams
 in any release (NEP 19), while a run that is resumed in a newer environment must continue with the same draws.
 
-The shards are dealt to lanes once, by the seed, so that a node reads the same shards in every epoch. In an epoch, a
-lane visits its shards in random order, `window` shards at a time, and the rows of a window are shuffled. A step takes
-equally many rows from every lane. All lanes have the same number of rows, give or take one: the dealt shards are seen
+Shards are dealt to lanes once, by the seed, so that a node reads the same shards in every epoch. In an epoch, a lane
+visits its shards in random order, `window` shards at a time, and the rows of a window are shuffled. A step takes
+equally many rows from every lane. All lanes have the same number of rows, to within one: the dealt shards are treated
 as one sequence of rows, which is cut into equal parts. A shard at a cut belongs to both lanes.
 
 Example: 3 shards of 4 rows in 2 lanes, dealt as shards 2, 0, 1 -> rows 8 9 10 11 0 1 | 2 3 4 5 6 7.
 
-Ranks wait for each other after every batch. Rows of a step that cost about the same keep them from waiting.
+Ranks wait for each other after every batch. They wait less if the rows of a step have similar costs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from packer.errors import PackerError
 
 
 def check_range(name: str, value: int) -> None:
-    """Raise a PackerError if a seed or an epoch, called `name`, is not a whole number in 0..2^64-1."""
+    """Raise a PackerError unless `value`, a seed or an epoch called `name`, is an integer from 0 to 2**64 - 1."""
     if not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
         raise PackerError(f"{name} is {value}: it must be a whole number from 0 to 2^64 - 1")
 
@@ -55,14 +55,14 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     """Return a permutation of the row numbers, shape (rows,).
 
     Rows are sorted by a hash of seed, epoch and row number, which no library version can change: a run that is resumed
-    in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row, computing it
-    40. Without a seed, it is the order on disk.
+    in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row; computing it
+    takes 40 bytes per row. Without a seed, rows stay in the order on disk.
     """
     numbers = np.arange(rows, dtype=np.uint64)
     if seed is None:
         return numbers.astype(np.int64)
     keys = hashes_of(key_of(seed, ROW_ORDER, epoch), numbers)
-    # The row number replaces the low bits of its key: no two keys are equal, so that every sort gives the same order.
+    # The row number replaces the low bits of its key: all keys differ, so every sort gives the same order.
     low = np.uint64((1 << max(rows - 1, 0).bit_length()) - 1)
     sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
     order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
@@ -78,8 +78,8 @@ def whole_shards(shard_rows: Sequence[int]) -> NDArray[np.int64]:
 class Lane:
     """Rows of a lane in one epoch, in order.
 
-    `ranges`, shape (ranges, 3), has (shard, its first row in the lane, the row after its last one), in the order of the
-    epoch. `key` draws the order of rows; None keeps the order on disk.
+    `ranges`, shape (ranges, 3), has the columns shard, first row, and row after the last, in the order of the epoch.
+    `key` is the hash key that shuffles rows; None keeps the order on disk.
     """
 
     def __init__(self, ranges: NDArray[np.int64], *, window: int, key: np.uint64 | None) -> None:
@@ -87,12 +87,12 @@ class Lane:
         count = -(-len(ranges) // window)
         bounds = [number * len(ranges) // max(count, 1) for number in range(count + 1)]
         self.windows = [ranges[first:last] for first, last in pairwise(bounds)]
-        # place of each window's first row, and the end
+        # index of each window's first row in the lane, plus the end
         self._starts = [0, *accumulate(int((window[:, 2] - window[:, 1]).sum()) for window in self.windows)]
-        self._read: tuple[int, NDArray[np.int64]] | None = None  # number and rows of the window that was read last
+        self._read: tuple[int, NDArray[np.int64]] | None = None  # number and rows of the last window read
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the row numbers at the places first:last, fewer at the end of the lane."""
+        """Return the row numbers at the positions first:last of the lane, fewer at its end."""
         parts = [np.zeros(0, np.int64)]
         for number in self.windows_at(first, last):
             if self._read is None or self._read[0] != number:
@@ -108,7 +108,7 @@ class Lane:
         return shards
 
     def windows_at(self, first: int, last: int) -> range:
-        """Return the numbers of the windows to which the places first:last belong."""
+        """Return the numbers of the windows that contain the positions first:last."""
         last = min(last, self._starts[-1])
         if first >= last:
             return range(0)
@@ -117,14 +117,14 @@ class Lane:
 
 @dataclass(kw_only=True, eq=False)
 class LaneOrder:
-    """Order of the rows of one rank's lanes. Memory grows with the shards and with the rows of a window only.
+    """Order of the rows in one rank's lanes. Memory grows only with the number of shards and the rows of a window.
 
-    The fields are the arguments of `BatchSampler`, where `lanes` is a multiple of `world_size`. Without a seed, lanes
-    are consecutive parts of the dataset, each in the order on disk.
+    The fields are arguments of `BatchSampler`; `lanes` is a multiple of `world_size`. Without a seed, lanes are
+    consecutive parts of the dataset, each in the order on disk.
     """
 
     shard_ranges: Callable[[int], NDArray[np.int64]]
-    """Function from an epoch to its shards, as `whole_shards` returns them."""
+    """Function that returns the shards of an epoch, as `whole_shards` does."""
 
     lanes: int
     window: int
@@ -134,8 +134,8 @@ class LaneOrder:
     world_size: int
 
     def __post_init__(self) -> None:
-        self._taken = self.global_batch // self.lanes  # rows of each lane in a step
-        self._lanes: dict[int, list[Lane]] = {}  # this rank's, by epoch
+        self._taken = self.global_batch // self.lanes  # number of rows that a step takes from each lane
+        self._lanes: dict[int, list[Lane]] = {}  # lanes of this rank, by epoch
 
     def rows_of_step(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return this rank's rows of a step: the first row of each of its lanes, the second of each, and so on."""
@@ -146,9 +146,9 @@ class LaneOrder:
         return ordered
 
     def shards_of_step(self, epoch: int, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (shards in the windows from which a step takes rows, shards of the windows after these).
+        """Return (shards in the windows that a step reads, shards in the windows after these).
 
-        After the last window of an epoch comes the first one of the next.
+        The last window of an epoch is followed by the first window of the next epoch.
         """
         now: dict[int, None] = {}
         after: dict[int, None] = {}
@@ -164,7 +164,7 @@ class LaneOrder:
         return tuple(now), tuple(shard for shard in after if shard not in now)
 
     def _lanes_of(self, epoch: int) -> list[Lane]:
-        """Return this rank's lanes, which are consecutive, so that few shards belong to two ranks."""
+        """Return this rank's lanes. They are consecutive, so that few shards belong to two ranks."""
         if epoch not in self._lanes:
             self._lanes = {kept: self._lanes[kept] for kept in (epoch - 1, epoch + 1) if kept in self._lanes}
             key = None if self.seed is None else key_of(self.seed, LANE_ROWS, epoch)
@@ -184,9 +184,9 @@ class LaneOrder:
         return ranges[np.argsort(keys, kind="stable")]
 
     def _ranges_of_lane(self, dealt: NDArray[np.int64], epoch: int, number: int) -> NDArray[np.int64]:
-        """Return the ranges of shards in a lane in the order of an epoch, as `Lane` takes them."""
-        ends = np.cumsum(dealt[:, 2] - dealt[:, 1])  # place after each shard's last row, among all dealt rows
-        moved = dealt[:, 2] - ends  # from a place among the dealt rows to the row's number
+        """Return the ranges of shards in a lane, in the order of an epoch, as `Lane` expects them."""
+        ends = np.cumsum(dealt[:, 2] - dealt[:, 1])  # end of each shard in the sequence of all dealt rows
+        moved = dealt[:, 2] - ends  # difference between a row's number and its index in that sequence
         total = int(ends[-1])
         start, stop = number * total // self.lanes, (number + 1) * total // self.lanes
         firsts, lasts = np.maximum(dealt[:, 1] - moved, start), np.minimum(ends, stop)
@@ -197,21 +197,21 @@ class LaneOrder:
         return ranges
 
 
-_KEPT = 16  # passes whose order of shards is kept
+_KEPT = 16  # number of passes whose shard order is kept
 
 
 class RowStream:
-    """Rows of a dataset in an endless order, from which an epoch of several datasets takes the next ones.
+    """Rows of a dataset in an endless order. Each epoch of several datasets takes the next rows of every stream.
 
-    Each pass over the rows has its own permutation: the shards in random order, the rows of a shard in random order,
-    and the beginning moved to the end, up to a random place, so that every row is equally likely to be anywhere. Few
-    shards are read at a time, and memory grows with the shards only.
+    Each pass over the rows has its own permutation. The shards are in random order, and so are the rows of each shard;
+    then the order is rotated by a random number of rows, so that every row is equally likely at every position. Few
+    shards are read at the same time, and memory grows only with the number of shards.
 
-    Example: shards of 2 and 3 rows in the order 4 2 3 | 1 0, moved by 1 place -> 2 3 1 0 4.
+    Example: shards of 2 and 3 rows in the order 4 2 3 | 1 0, rotated by 1 row -> 2 3 1 0 4.
 
     Args:
-        shard_rows: rows of each shard.
-        key: key of all draws, or None for the order on disk.
+        shard_rows: number of rows of each shard.
+        key: hash key of all draws, or None for the order on disk.
     """
 
     def __init__(self, shard_rows: Sequence[int], key: np.uint64 | None) -> None:
@@ -222,7 +222,7 @@ class RowStream:
         self._orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64], int]] = {}
 
     def rows(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows at these places of the stream, in any order."""
+        """Return the rows at these positions of the stream; positions may be in any order."""
         passes, within = np.divmod(places, self._rows)
         found = np.empty(len(places), np.int64)
         for number in np.unique(passes).tolist():
@@ -231,7 +231,7 @@ class RowStream:
         return found
 
     def shard_counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return (shard, rows) of each run of places within first:last whose rows are in one shard; shape (runs, 2)."""
+        """Return (shard, number of rows) for each run of positions in first:last within a shard; shape (runs, 2)."""
         found = [np.zeros((0, 2), np.int64)]
         for number in range(first // self._rows, -(-last // self._rows)):
             shards, ends, moved = self._order(number)
@@ -255,7 +255,7 @@ class RowStream:
         return found
 
     def _order(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Return (the shards in the order of a pass, the place after the last row of each, the places it is moved)."""
+        """Return (shards in the order of a pass, end of each shard in that order, rotation in rows)."""
         if number not in self._orders:
             if len(self._orders) >= _KEPT:
                 self._orders = {}
@@ -268,10 +268,10 @@ class RowStream:
 
 
 WINDOW = 8
-"""Default number of consecutive steps whose rows are divided anew."""
+"""Default number of consecutive steps whose rows are redistributed."""
 
 EVEN_ENOUGH = 1.001
-"""Largest work of a batch, relative to the mean, that is not evened out further."""
+"""Balancing stops when the largest work of a batch is at most this multiple of the mean."""
 
 
 def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
@@ -286,12 +286,12 @@ def steps_of_like_work(
 ) -> NDArray[np.int64]:
     """Return the rows of an epoch in an order in which the `size` rows of a step have similar costs.
 
-    The rows of at most `window` consecutive steps are sorted by cost and cut into as many steps. Where each rank has
-    one row at a time, no other division of these rows lets ranks wait less. Steps of a window come in the order of
-    their first rows in `order`, so that costs do not decrease within a window. Rows that fill no step stay at the end.
+    The rows of at most `window` consecutive steps are sorted by cost and cut into as many steps. If each rank has one
+    row per batch, no other grouping of these rows has less waiting. The steps of a window are ordered by their first
+    rows in `order`, so that costs do not decrease within a window. Rows that do not fill a step stay at the end.
 
-    `order` has the row numbers, shape (rows,), and `costs` their costs in the same order. Rows 4, 5, 6
-    and 7 of costs [1, 9, 2, 8] in steps of 2 and a window of 2 -> [4, 6, 5, 7].
+    `order` has the row numbers, shape (rows,), and `costs` their costs in the same order. Example: rows 4, 5, 6 and 7
+    with costs [1, 9, 2, 8], steps of 2 and a window of 2 -> [4, 6, 5, 7].
     """
     steps = len(order) // size
     moved: NDArray[np.int64] = order.copy()
@@ -304,14 +304,14 @@ def steps_of_like_work(
 
 
 def order_for_readers(costs: NDArray[np.int64], *, first: int, ranks: int) -> NDArray[np.int64]:
-    """Return the order of a shard's rows in which every `ranks` consecutive rows of the dataset have similar costs.
+    """Return an order of a shard's rows in which every `ranks` consecutive rows of the dataset have similar costs.
 
-    `costs`, shape (rows,), has the cost of each row, and `first` the number of the shard's first row in the dataset.
-    Groups within the shard are formed as by `steps_of_like_work`, with a window of WINDOW. A group that two shards
-    share gets rows of median cost from both, because shards are samples of one corpus.
+    `costs`, shape (rows,), has the cost of each row; `first` is the number of the shard's first row in the dataset.
+    Groups within the shard are formed by `steps_of_like_work` with a window of WINDOW. A group that two shards share
+    gets rows of median cost from both, because shards are samples of one corpus.
     """
     rows = len(costs)
-    begun = min(-first % ranks, rows)  # rows that complete the group begun by the shard before
+    begun = min(-first % ranks, rows)  # number of rows that complete the last group of the previous shard
     shared = begun + (rows - begun) % ranks
     lowest = (rows - shared) // 2
     middle = np.sort(np.argsort(costs, kind="stable")[lowest : lowest + shared])
@@ -321,19 +321,19 @@ def order_for_readers(costs: NDArray[np.int64], *, first: int, ranks: int) -> ND
 
 
 def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Divide rows among slots of fixed sizes so that the summed costs of the slots are even.
+    """Divide rows among slots of fixed sizes so that the summed costs of the slots are nearly equal.
 
     Rows are dealt from the most expensive one on, each to the cheapest slot with room. Then rows are swapped between
-    the most and the least expensive slot until the slots are even enough, or no swap helps. Slots of one size are
+    the most and the least expensive slot until the costs are close enough, or no swap helps. Slots of one size are
     sorted by cost, so that neighbors, which run at the same time on different ranks, have similar costs.
 
-    `sizes` has the rows per slot, in descending order, and sums to the number of rows. Returns the row numbers of each
-    slot, ascending, one slot after the other: costs [9, 1, 8, 2] and sizes [2, 2] -> [0, 1, 2, 3].
+    `sizes` has the number of rows per slot, in descending order, and sums to the number of rows. Returns the row
+    numbers of each slot, ascending, slot by slot: costs [9, 1, 8, 2] and sizes [2, 2] -> [0, 1, 2, 3].
     """
     filled = len(sizes) - np.count_nonzero(sizes == 0)
     slot_of = np.empty(len(costs), np.int64)
     by_cost = np.argsort(-costs, kind="stable")
-    if filled == len(costs):  # a row for each slot
+    if filled == len(costs):  # one row per slot
         slot_of[by_cost] = np.arange(filled)
     else:
         open_slots = [(0, slot, int(sizes[slot])) for slot in range(filled)]
@@ -352,14 +352,14 @@ def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[
 
 
 def _loads(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int) -> NDArray[np.int64]:
-    """Return the summed costs of each slot, where `slot_of` has the slot of each row."""
+    """Return the summed costs of each slot; `slot_of` has the slot of each row."""
     loads = np.zeros(slots, np.int64)
     np.add.at(loads, slot_of, costs)
     return loads
 
 
 def _swap_rows(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int) -> None:
-    """Swap rows, in place, between the most and the least expensive slot as long as that helps and they are uneven."""
+    """Swap rows, in place, between the most and the least expensive slot while that helps and they are uneven."""
     loads = _loads(slot_of, costs, slots)
     enough = loads.sum() / max(slots, 1) * EVEN_ENOUGH
     for _ in range(len(costs)):
@@ -367,7 +367,7 @@ def _swap_rows(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int)
         if loads[heavy] <= enough:
             break
         own, other = np.flatnonzero(slot_of == heavy), np.flatnonzero(slot_of == light)
-        moved = costs[own][:, None] - costs[other][None, :]  # cost that a swap moves from the heavy to the light slot
+        moved = costs[own][:, None] - costs[other][None, :]  # cost that each swap moves to the light slot
         gap = loads[heavy] - loads[light]
         left = np.abs(gap - 2 * moved)
         i, j = np.unravel_index(int(left.argmin()), left.shape)

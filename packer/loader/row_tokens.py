@@ -1,7 +1,7 @@
-"""Rows of a batch as arrays: checked, laid end to end, and what follows from their segments.
+"""Rows of a batch as checked arrays, and everything derived from their segments.
 
-What follows: positions, labels, loss weights, fixed shapes; and in rows of trees, in which shared beginnings of
-documents are stored once, what each token sees. Arrays become tensors at the end.
+These are positions, labels, loss weights and fixed shapes. In rows of trees, where documents share stored beginnings,
+they also include which tokens may attend to each other. At the end, arrays become tensors.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _REMEDY = "call static_shape(dataset, rows=...) with the number of rows per batc
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaticShape:
-    """Shape that every batch is padded to; `static_shape` computes the smallest one that fits a dataset."""
+    """Shape that every batch is padded to. `static_shape` computes the smallest shape that fits a dataset."""
 
     tokens: int
-    """Tokens per batch (T), padding included."""
+    """Number of tokens per batch (T), including padding."""
 
     segments: int
-    """Segments per batch, padding included; `cu_seqlens` has one element more."""
+    """Number of segments per batch, including padding; `cu_seqlens` has one element more."""
 
     max_len: int
-    """Value of `max_length` in every batch, and the largest number of tokens in a segment of padding."""
+    """Value of `max_length` in every batch, and maximum number of tokens in a segment of padding."""
 
     pad_id: int
     """Token id of the padding."""
@@ -49,8 +49,8 @@ class StaticShape:
 def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
     """Return one key per segment that identifies its document, shape (segments,); -1 for padding.
 
-    The key is `doc_ids`. In a row of several datasets, each of which numbers its documents from 0, the key has the
-    number of the dataset, too. Keys are unique below 2^40 documents.
+    The key is `doc_ids`. With several datasets, `doc_ids` begin at 0 in each, so the key also contains the dataset.
+    Keys are unique if each dataset has fewer than 2^40 documents.
     """
     doc_ids: NDArray[np.int64] = row["doc_ids"]
     if SOURCE not in row:
@@ -60,31 +60,31 @@ def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowTokens:
-    """Tokens of a batch: rows laid end to end, whole or without their padding tails, and then padding."""
+    """Tokens of a batch: concatenated rows, with or without their padding tails, followed by padding up to `static`."""
 
     rows: Rows
     """Rows that the tokens are taken from."""
 
     counts: list[int]
-    """Tokens of each row, the first so many."""
+    """Number of tokens to take from the beginning of each row."""
 
     lengths: NDArray[np.int64]
-    """Shape (segments,): lengths of all segments, including padding."""
+    """Lengths of all segments, including padding; shape (segments,)."""
 
     doc_ids: NDArray[np.int64]
-    """Shape (segments,): document of each segment; -1 for padding."""
+    """Document of each segment, -1 for padding; shape (segments,)."""
 
     static: StaticShape | None = None
     """Shape that the tokens are padded to."""
 
     @property
     def longest(self) -> int:
-        """Tokens in the longest segment, or in the longest one that the shape allows."""
+        """Number of tokens in the longest segment, or with `static` its `max_len`."""
         return int(self.lengths.max()) if self.static is None else self.static.max_len
 
     @classmethod
     def whole(cls, rows: Rows) -> RowTokens:
-        """Return whole rows, padding tails included."""
+        """Return whole rows, including padding tails."""
         return cls(
             rows=rows,
             counts=[len(row[input_ids_in(row)]) for row in rows],
@@ -94,7 +94,7 @@ class RowTokens:
 
     @classmethod
     def real(cls, rows: Rows) -> RowTokens:
-        """Return rows without their padding tails; padding alone is kept, because a model cannot run on no tokens."""
+        """Return rows without their padding tails. A batch of only padding keeps it, because a model needs tokens."""
         whole = cls.whole(rows)
         is_real = whole.doc_ids != PADDING
         if is_real.all() or not is_real.any():
@@ -108,10 +108,10 @@ class RowTokens:
         )
 
     def padded(self, static: StaticShape | None) -> RowTokens:
-        """Append segments of padding, of 1 to `static.max_len` tokens each, to fill the shape, if there is one.
+        """Append segments of padding, of 1 to `static.max_len` tokens each, to fill the shape; do nothing without one.
 
-        No segment is empty, because flash-attn's kernels for ROCm write past a buffer then. Example: with lengths
-        [3, 2], max_len 4, 12 tokens and 6 segments, [3, 2, 4, 1, 1, 1].
+        No segment is empty: after empty ones, flash-attn's kernels for ROCm write past a buffer. Example: lengths [3,
+        2] with max_len 4, 12 tokens and 6 segments become [3, 2, 4, 1, 1, 1].
         """
         if static is None:
             return self
@@ -148,14 +148,14 @@ class RowTokens:
         return values
 
     def input_ids(self, dtype: npt.DTypeLike = np.int64) -> NDArray[Any]:
-        """Return the tokens, shape (tokens,), padded with the token of the static shape."""
+        """Return the tokens, shape (tokens,), padded with `pad_id` of the static shape."""
         padding = 0 if self.static is None else self.static.pad_id
         return self.column(input_ids_in(self.rows[0]), dtype, padding=padding)
 
     def labels(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-        """Return the labels, shape (tokens,), of the type of the tokens and not shifted.
+        """Return the labels, shape (tokens,), with the dtype of the tokens and not shifted.
 
-        If the dataset has none, they equal the tokens, except that padding and the first token of each segment are
+        If the dataset has no labels, they equal the tokens, except that padding and the first token of each segment are
         -100: a first token would be predicted from the last token of the document before it.
         """
         if "labels" in self.rows[0]:
@@ -168,7 +168,7 @@ class RowTokens:
     def targets(
         self, labels: NDArray[np.integer[Any]], loss_weights: LossWeights | None, mtp: int = 0
     ) -> dict[str, NDArray[Any]]:
-        """Return `loss_weights` and `mtp_labels`, if wanted, of labels that are not shifted."""
+        """Return `loss_weights` and `mtp_labels`, if requested, for labels that are not shifted."""
         found: dict[str, NDArray[Any]] = {}
         if loss_weights is not None:
             weights = token_loss_weights(labels.reshape(-1), self.lengths, self.doc_ids, per=loss_weights)
@@ -184,7 +184,7 @@ class RowTokens:
         return numbers.repeat(self.lengths)
 
     def padding(self) -> NDArray[np.bool_]:
-        """Return whether each token of whole rows is padding, also inside aligned segments. Shape (tokens,)."""
+        """Return whether each token of whole rows is padding, even in aligned segments. Shape (tokens,)."""
         real = np.where(self.doc_ids == PADDING, 0, self.lengths)
         if "seq_tokens" in self.rows[0]:
             stored = np.concatenate([row["seq_tokens"] for row in self.rows])
@@ -192,11 +192,11 @@ class RowTokens:
         return restart_positions(self.lengths) >= real.repeat(self.lengths)
 
     def segment_column(self, name: str) -> NDArray[Any]:
-        """Return a segment column, without the values of padding."""
+        """Return a segment column, without the values for padding."""
         _check_column(name, self.rows)
         parts = []
         for row in self.rows:
-            values = row[name] if row[name].ndim else np.broadcast_to(row[name], len(row["doc_ids"]))  # of the row
+            values = row[name] if row[name].ndim else np.broadcast_to(row[name], len(row["doc_ids"]))  # per row
             parts.append(values[: len(values) - (row["doc_ids"][-1] == PADDING)])
         is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
         values = np.ma.concatenate(parts) if is_masked else np.concatenate(parts)  # type: ignore[no-untyped-call]
@@ -213,7 +213,7 @@ def _check_column(name: str, rows: Rows) -> None:
 
 
 def shift_left(values: NDArray[Any], fill: float) -> NDArray[Any]:
-    """Move values one place to the left along the last axis, so that each token has the label of its successor.
+    """Move values one place to the left along the last axis, so that each token has the label of the next token.
 
     For trainers that do not shift labels themselves. With `fill` -100, [-100, 5, 6] -> [5, 6, -100].
     """
@@ -239,9 +239,9 @@ def attention_mask(segment_ids: NDArray[np.int32], *, additive: bool) -> NDArray
 def mtp_labels(
     labels: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]], *, depths: int
 ) -> NDArray[np.integer[Any]]:
-    """Return the targets of heads that predict further ahead, shape (B, depths, L), of labels that are not shifted.
+    """Return the targets of heads that predict further ahead, shape (B, depths, L), for labels that are not shifted.
 
-    Depth d, from 1, has at place i the label of place i + 1 + d, or -100 if that place is not in the same segment.
+    At depth d, from 1, position i has the label of position i + 1 + d, or -100 if that position is in another segment.
 
     Example: labels [-100, 5, 6, 7, -100, 9, 10] of segments [4, 3] -> [6, 7, -100, -100, 10, -100, -100] at depth 1.
     """
@@ -256,7 +256,7 @@ def mtp_labels(
 
 
 def check_loss_weights(per: str) -> None:
-    """Raise PackerError unless losses are averaged over sequences or documents."""
+    """Raise PackerError unless `per` is "sequence" or "document"."""
     if per not in ("sequence", "document"):
         raise PackerError(f"loss_weights is {per!r}: choose sequence or document, or None for the mean over tokens")
 
@@ -264,7 +264,7 @@ def check_loss_weights(per: str) -> None:
 def token_loss_weights(
     labels: NDArray[Any], lengths: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
 ) -> NDArray[np.float64]:
-    """Return the weight of each token in a mean over sequences or documents: 1 / trained tokens in the same one.
+    """Return token weights for a mean over sequences or documents: 1 / (trained tokens of its sequence or document).
 
     A token is trained if its label is not -100; other tokens have weight 0. The weights of a sequence therefore sum
     to 1, or to 0 if none of its tokens is trained, and the sum of all weights is the number of sequences with a
@@ -272,8 +272,8 @@ def token_loss_weights(
     tokens: the loss of the unpacked batch with each sequence averaged separately, as in Krell et al. (arXiv
     2107.02027).
 
-    Per "sequence", each segment is averaged separately; per "document", all segments of a split document in this batch
-    together. Labels are not shifted, and `lengths` of the segments sum to the number of labels.
+    Per "sequence", each segment is averaged separately. Per "document", all segments of a split document in this batch
+    are averaged together. Labels are not shifted, and `lengths` of the segments sum to the number of labels.
 
     Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
     """
@@ -283,39 +283,39 @@ def token_loss_weights(
 
 
 def group_weights(labels: NDArray[Any], groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return 1 / trained tokens in the same group for each trained token, else 0, given the group of each token."""
+    """Return 1 / (trained tokens in its group) for each trained token, 0 for others; groups: group of each token."""
     trained = labels != NO_LOSS
     counts = np.bincount(groups, weights=trained)
     return np.where(trained, 1 / np.maximum(counts, 1)[groups], 0.0)
 
 
 NODE = 3
-"""Numbers of a node in the column `tree`: tokens, parent in its tree (-1 for none), document in its record."""
+"""Number of values per node in the column `tree`: tokens, parent in the tree (-1: none), document in the record."""
 
 
 class Node(NamedTuple):
     """A node of a tree."""
 
     first: int
-    """First token in the tree."""
+    """Index of its first token in the tree."""
 
     tokens: int
 
     parent: int
-    """Index in the tree of the node that it continues; -1 for none."""
+    """Index in the tree of its parent, the node that it continues; -1 for none."""
 
     answer: int
-    """Document of its record that trains tokens of the node."""
+    """Index, within the record, of the document whose labels cover the node."""
 
     position: int
-    """Position of its first token in the documents that it belongs to."""
+    """Position of its first token in its documents."""
 
     depth: int
-    """Number of branches between the root and the node."""
+    """Number of branchings between the root and the node."""
 
 
 def nodes_of(tree: Sequence[int]) -> list[Node]:
-    """Return the nodes of a value of the column `tree`; none for an ordinary document."""
+    """Return the nodes in a value of the column `tree`; an empty list for an ordinary document."""
     found: list[Node] = []
     numbers = np.reshape(np.array(tree, np.int64), (-1, NODE)).tolist()
     children, first = Counter(parent for _, parent, _ in numbers), 0
@@ -331,29 +331,29 @@ def nodes_of(tree: Sequence[int]) -> list[Node]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """Nodes of the trees of a batch, in the order of its tokens; an ordinary document, or padding, is one node.
+    """Nodes of the trees of a batch, in the order of its tokens. An ordinary document or padding is one node.
 
     All arrays are int64 and have the shape (nodes,).
     """
 
     lengths: NDArray[np.int64]
-    """Tokens of each node."""
+    """Number of tokens of each node."""
 
     parents: NDArray[np.int64]
-    """Node of the batch that each node continues; -1 for none."""
+    """Index in the batch of each node's parent, the node that it continues; -1 for none."""
 
     segments: NDArray[np.int64]
-    """Segment of the batch that each node is in."""
+    """Index in the batch of each node's segment."""
 
     answers: NDArray[np.int64]
-    """Document of its record that trains tokens of each node; -1 for padding."""
+    """Index, within the record, of the document whose labels cover each node; -1 for padding."""
 
     firsts: NDArray[np.int64]
-    """Position of the first token of each node in its documents: where its parent ends."""
+    """Position of each node's first token in its documents; a child begins where its parent ends."""
 
     @classmethod
     def of(cls, tokens: RowTokens) -> Nodes:
-        """Return the nodes of a batch; without the column `tree`, all documents are ordinary ones."""
+        """Return the nodes of a batch. Without the column `tree`, every document is one node."""
         found: list[list[int]] = []
         trees = iter(tokens.segment_column(TREE)) if TREE in tokens.rows[0] else repeat(())
         numbers = iter(tokens.segment_column(ANSWER).tolist()) if RECORD_IDS in tokens.rows[0] else repeat(0)
@@ -375,9 +375,9 @@ class Nodes:
         return places + (self.firsts - cu_seqlens_of(self.lengths)[:-1]).repeat(self.lengths)
 
     def visible_until(self) -> NDArray[np.int64]:
-        """Return the place after the last token that sees each token, shape (tokens,).
+        """Return, for each token, the index after the last token that may attend to it; shape (tokens,).
 
-        Continuations of a node follow it without a gap, so all tokens from k to this place see token k.
+        Continuations of a node follow it without a gap, so all tokens from k up to this index attend to token k.
         """
         ends, parents = cu_seqlens_of(self.lengths)[1:].tolist(), self.parents.tolist()
         for node in reversed(range(len(ends))):
@@ -388,9 +388,9 @@ class Nodes:
     def loss_weights(
         self, labels: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
     ) -> NDArray[np.float64]:
-        """Return the weight of each token, as `token_loss_weights` does, of the separate documents of trees.
+        """Return the weight of each token, as `token_loss_weights` does, as if the documents of trees were separate.
 
-        `doc_ids` has the key of the document of each segment. Per "document", all segments of a split one are averaged
+        `doc_ids` has the document key of each segment. Per "document", all segments of a split document are averaged
         together.
         """
         check_loss_weights(per)
@@ -402,11 +402,11 @@ class Nodes:
 Tensors = Literal["torch", "numpy"]
 
 REQUIRED = ("seq_lengths", "doc_ids")
-"""Columns that every row must have, beside its tokens; like labels, they hold integers in one dimension."""
+"""Columns that every row must have, besides its tokens. Like labels, they hold integers in one dimension."""
 
 
 def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return the rows of a batch with arrays as columns; rows of a PackedDataset are returned as they are."""
+    """Convert the columns of rows to arrays. Rows of a PackedDataset are returned unchanged."""
     found = []
     for where, row in _items(rows, "row", "pass rows of packer.load"):
         required = (input_ids_in(row), *REQUIRED)
@@ -432,7 +432,7 @@ def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def check_accelerate() -> None:
-    """Raise PackerError under accelerate's context parallelism, unless a trainer such as Axolotl has replaced it."""
+    """Raise PackerError under accelerate's context parallelism, unless a trainer such as Axolotl replaces it."""
     state = sys.modules.get("accelerate.state")
     if state is None or not state.is_initialized():
         return
@@ -446,7 +446,7 @@ def check_accelerate() -> None:
 
 
 def examples_as_rows(examples: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return raw examples as rows of one document; the labels are the tokens if there are none."""
+    """Return raw examples as rows of one document each. Without labels, the tokens are the labels."""
     rows: list[Mapping[str, NDArray[Any]]] = []
     for where, example in _items(examples, "example", "pass mappings with input_ids"):
         if "input_ids" not in example:
@@ -472,7 +472,7 @@ def examples_as_rows(examples: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def _items(items: Sequence[Mapping[str, Any]], noun: str, remedy: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (place, item) of the rows or examples of a batch; either all have labels, or none."""
+    """Yield (location, item) for the rows or examples of a batch. Either all must have labels, or none."""
     if isinstance(items, Mapping):
         raise PackerError(
             f"the batch is one mapping with the keys {', '.join(map(str, items))}: pass a list of {noun}s"
@@ -503,7 +503,7 @@ def _array(values: Any, subject: str) -> NDArray[Any]:
 
 
 def _objects(values: Collection[object]) -> NDArray[Any]:
-    """Return an array with one object per value, as the rows of a PackedDataset hold lists."""
+    """Return an array with one object per value, as rows of a PackedDataset store lists."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 
@@ -516,7 +516,7 @@ def _check_integers(array: NDArray[Any], subject: str) -> None:
 
 
 def as_tensors(tensors: Tensors, batch: object) -> Any:
-    """Return a batch with its arrays as tensors that share their memory; with "numpy", return it unchanged."""
+    """Return a batch with its arrays as tensors that share their memory. With "numpy", return it unchanged."""
     if tensors == "numpy":
         return batch
     if tensors != "torch":

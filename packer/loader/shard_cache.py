@@ -1,14 +1,14 @@
-"""Shards in the cache of a node: each is fetched by one process, ahead if possible, and locked while it is read.
+"""Cache of a node for shards: one process fetches a shard, ahead if possible; readers lock it.
 
-Files of a cache folder, in which each dataset has a folder KEY, a hash:
+Files in a cache folder, where each dataset has a folder KEY, a hash:
 
-    .packer-cache                          the folder is a cache, made by `CacheSpace`; others are refused
-    mutex                                  locked while room is made, and while a shard gets its name
+    .packer-cache                          marks the folder as a cache made by `CacheSpace`; other folders are refused
+    mutex                                  locked while space is freed, and while a shard gets its name
     KEY/data-00000-of-00012.arrow          a shard; its readers hold a shared lock
-    KEY/data-00000-of-00012.arrow.SIZE.part     a shard that is being fetched, locked by the process that fetches it;
+    KEY/data-00000-of-00012.arrow.SIZE.part     a shard that is being fetched, locked by the fetching process;
                                            counts as SIZE bytes
 
-No other file is counted or removed. There is no server: processes agree by locks on files, which the system releases
+No other file is counted or removed. There is no server: processes coordinate by file locks, which the system releases
 when a process ends.
 """
 
@@ -73,11 +73,11 @@ class CacheSpace:
     """Absolute path of the cache folder."""
 
     limit: int | None
-    """Bytes that all shards in the folder may take; None for half of what the disk has for them."""
+    """Maximum number of bytes of all shards in the folder; None: half of the space available to them."""
 
     @classmethod
     def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheSpace:
-        """Return the space for arguments of `packer.load`. Raises PackerError if `cache_bytes` is no size."""
+        """Return the space for arguments of `packer.load`. Raises PackerError if `cache_bytes` is not a size."""
         limit = None if cache_bytes is None else as_bytes(cache_bytes)
         if limit is not None and limit < 1:
             raise PackerError(f"cache_bytes is {limit}: it must be at least 1, such as 200GB")
@@ -88,9 +88,9 @@ class CacheSpace:
         return cls(folder=Path(expanded(Path(cache_dir))).absolute(), limit=limit)
 
     def make_folder(self) -> None:
-        """Make the folder.
+        """Create the folder.
 
-        Raises PackerError if it cannot be used, holds other files, or its disk has less room than the limit.
+        Raises PackerError if it cannot be used, holds other files, or its disk has less space than the limit.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ class CacheSpace:
 
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
-        """Exclude all other processes and threads that make room or name a shard."""
+        """Exclude all other processes and threads that free space or name a shard."""
         deadline = time.monotonic() + _PATIENCE
         while (lock := try_lock(self.folder / "mutex", shared=False, create=True)) is None:
             if time.monotonic() > deadline:
@@ -129,11 +129,11 @@ class CacheSpace:
             yield
 
     def reserve(self, path: Path, size: int) -> ReservedFile | Wait:
-        """Make room for a shard that is missing, and return a new, locked file to write it to.
+        """Free space for a missing shard, and return a new, locked file for it; a `Wait` if that is not possible.
 
-        The least recently used shards are evicted if necessary, but none that a process reads.
+        The least recently used shards are evicted if necessary, but no shard that a process is reading.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)  # a user may have removed the cache
+        path.parent.mkdir(parents=True, exist_ok=True)  # a user may have deleted the cache
         (self.folder / _MARK).touch()
         with self._mutex():
             cached, part = self._cached(), path.with_name(f"{path.name}.{size}.part")
@@ -148,13 +148,13 @@ class CacheSpace:
             return Wait.ROOM if lock is None else ReservedFile(part, lock)
 
     def publish(self, part: ReservedFile, path: Path) -> None:
-        """Give a written shard its final name. Its lock becomes a shared one before another process can evict it."""
+        """Rename a written shard to its final name. Its lock becomes shared before another process could evict it."""
         with self._mutex():
             part.path.rename(path)
             part.lock.change(shared=True)
 
     def shortage(self, path: Path, size: int) -> PackerError:
-        """Return an error that says why a shard does not fit."""
+        """Return an error that explains why a shard does not fit."""
         with self._mutex():
             used = sum(cached.size for cached in self._cached())
         named = "half of the free disk" if self.limit is None else "cache_bytes"
@@ -165,11 +165,11 @@ class CacheSpace:
         )
 
     def _allowed(self, used: int) -> int:
-        """Return the bytes that all shards may take, given that they take `used` bytes now."""
+        """Return the number of bytes that all shards may take; they take `used` bytes now."""
         return (used + shutil.disk_usage(self.folder).free) // 2 if self.limit is None else self.limit
 
     def _cached(self) -> list[_Cached]:
-        """Return all shards and parts of shards; remove parts that a killed process left."""
+        """Return all shards and partial shards; remove partial ones that a killed process left."""
         found = []
         for folder in os.scandir(self.folder):
             if not _KEY.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
@@ -179,7 +179,7 @@ class CacheSpace:
                 if shard is None:
                     continue
                 part_size = shard[1]
-                # If the lock is free, no process fetches the shard: a killed one left the part.
+                # A free lock means that no process fetches the shard: a killed process left the part.
                 if part_size is not None and (lock := try_lock(Path(file), shared=False, create=False)) is not None:
                     with lock:
                         Path(file).unlink()
@@ -192,7 +192,7 @@ class CacheSpace:
 
 
 def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock | None:
-    """Lock a file in a cache as `local_files.try_lock` does. Raises PackerError if the file system has no locks."""
+    """Lock a file in a cache like `local_files.try_lock`. Raises PackerError if the file system has no locks."""
     try:
         return local_files.try_lock(path, shared=shared, create=create)
     except NoLocksError as error:
@@ -202,7 +202,7 @@ def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock 
 
 
 def _evicted(path: Path) -> bool:
-    """Remove a shard from the cache if no process reads or fetches it; return whether it was removed."""
+    """Remove a shard from the cache if no process reads or fetches it. Returns whether it was removed."""
     try:
         lock = try_lock(path, shared=False, create=False)
     except FileNotFoundError:
@@ -217,17 +217,17 @@ def _evicted(path: Path) -> bool:
 _RESTORE = "restore it, or pack again to another folder"
 
 ROOM_PATIENCE = 10.0
-"""Seconds to wait until other processes release shards that fill the cache."""
+"""Seconds to wait for other processes to release shards that fill the cache."""
 
-_PAUSE = 0.02  # seconds between two looks at what another process does
+_PAUSE = 0.02  # polling interval in seconds while another process works
 
 
 class ShardCache:
-    """Shards of a dataset that is read through the cache: fetched when they are needed, or ahead.
+    """Shards of a dataset that is read through the cache; they are fetched when needed, or ahead.
 
-    One process fetches a shard while others wait. It is written under a temporary name, verified and renamed, so a
-    killed process leaves nothing that looks like a shard. A process hashes a shard that was there already before its
-    first use, because the disk may have changed it; a damaged one is fetched again.
+    One process fetches a shard while others wait. It writes the shard under a temporary name, verifies it and renames
+    it, so a killed process leaves nothing that looks like a shard. A shard that already existed is hashed once per
+    process before its first use, because the disk may have changed it; a damaged shard is fetched again.
     """
 
     def __init__(self, dataset: RemotePath, manifest: Manifest, space: CacheSpace) -> None:
@@ -244,15 +244,15 @@ class ShardCache:
             )
         self._pid = os.getpid()
         self._checked: set[Path] = set()  # shards that this process has fetched or hashed
-        self._process: tuple[int, TaskProcess] | None = None  # what downloads for a forked process, given its id
+        self._process: tuple[int, TaskProcess] | None = None  # (pid, process that downloads for it)
         self._asking = threading.Lock()
         self._ahead: ReadAhead | None = None
         self._wanted: tuple[Sequence[int], Sequence[int]] = (), ()
 
     def open(self, number: int, give_up_one: Callable[[], bool]) -> OpenShard:
-        """Map a shard, given its number; fetch it if it is not in the cache.
+        """Map a shard by its number; fetch it if it is not in the cache.
 
-        If there is no room, `give_up_one` closes a shard that this process no longer needs, and returns whether there
+        If there is no space, `give_up_one` closes a shard that this process no longer needs, and returns whether there
         was one.
         """
         entry = self._manifest.shards[number]
@@ -278,7 +278,7 @@ class ShardCache:
             raise PackerError(str(error).replace(str(self._folder), str(self._dataset))) from error
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards that are read now, then upcoming ones, in the background.
+        """Fetch shards in the background: first `shards`, which are read now, then `upcoming`.
 
         Raises PackerError if the shards that are read now do not fit into the cache together.
         """
@@ -296,7 +296,7 @@ class ShardCache:
         self._wanted = shards, upcoming
 
     def fetch(self, number: int) -> bool:
-        """Fetch a shard that is not needed yet, if there is room. Returns whether there was room."""
+        """Fetch a shard ahead of its use. Returns False if there was no space, otherwise True."""
         entry = self._manifest.shards[number]
         with self._local_errors():
             lock = self._locked(entry)
@@ -309,23 +309,23 @@ class ShardCache:
         return True
 
     def _locked(self, entry: ShardEntry) -> FileLock | None:
-        """Lock a shard for reading, so that it stays in the cache; return None if it is not there."""
+        """Lock a shard for reading, so that it stays in the cache. Returns None if it is not there."""
         path = self._folder / entry.file
         with contextlib.suppress(FileNotFoundError):
             while (lock := try_lock(path, shared=True, create=False)) is None:
-                time.sleep(0.001)  # another process tries whether it can be evicted
+                time.sleep(0.001)  # another process briefly holds the lock to test for eviction
             is_checked = path in self._checked and path.stat().st_size == entry.bytes
             if is_checked or _fault(path, entry) is None:
                 self._checked.add(path)
-                with contextlib.suppress(PermissionError):  # of another user
+                with contextlib.suppress(PermissionError):  # the file belongs to another user
                     os.utime(path)
                 return lock
             lock.release()
-            path.unlink()  # no process writes such a file: it was changed later
+            path.unlink()  # damaged after it was written: processes verify shards before naming them
         return None
 
     def _fetched(self, entry: ShardEntry, part: ReservedFile) -> FileLock:
-        """Fetch a shard into a file that was reserved for it, and lock it like `_locked`."""
+        """Fetch a shard into its reserved file, and lock it like `_locked`."""
         path = self._folder / entry.file
         try:
             self._download(entry, part.path)
@@ -340,7 +340,7 @@ class ShardCache:
         return part.lock
 
     def _download(self, entry: ShardEntry, to: Path) -> None:
-        """Download a shard; after a fork, which no thread of obstore survives, in a new process."""
+        """Download a shard. After a fork, use a new process, because obstore's threads do not survive forks."""
         request = self._dataset / entry.file, entry, to
         if self._pid == os.getpid():
             download(request)
@@ -356,7 +356,7 @@ class ShardCache:
 
     @contextlib.contextmanager
     def _local_errors(self) -> Iterator[None]:
-        """Raise errors of the cache folder as a PackerError of one line."""
+        """Convert errors of the cache folder to a PackerError of one line."""
         try:
             yield
         except OSError as error:
@@ -370,14 +370,14 @@ class ShardCache:
 
 
 def download(request: tuple[RemotePath, ShardEntry, Path]) -> None:
-    """Download a shard, given its path, its entry and a file to write; once more if it does not match the manifest."""
+    """Download a shard: `request` is (path, entry, file to write). Retry once if it does not match the manifest."""
     source, entry, to = request
     for _ in range(2):
         try:
             source.download(to)
         except OSError as error:
             if error.errno is not None and error.filename != str(source):
-                raise  # of the local file
+                raise  # error of the local file
             reason = f"{source}: {error.strerror}" if error.strerror else str(error)
             if isinstance(error, FileNotFoundError):
                 reason = f"{source} is missing, but listed in the manifest: {_RESTORE}"
@@ -389,7 +389,7 @@ def download(request: tuple[RemotePath, ShardEntry, Path]) -> None:
 
 
 def _fault(path: Path, entry: ShardEntry) -> str | None:
-    """Return how a file differs from its entry in the manifest, or None."""
+    """Describe how a file differs from its entry in the manifest. Returns None if they match."""
     from packer.shards.files import hash_file  # imports xxhash, which local datasets do not need
 
     size = path.stat().st_size
@@ -398,24 +398,24 @@ def _fault(path: Path, entry: ShardEntry) -> str | None:
     return None if hash_file(path) == entry.xxh3_128 else "does not match its hash in the manifest"
 
 
-_RETRY_PAUSE = 0.5  # seconds until a shard that did not fit into the cache is tried again
+_RETRY_PAUSE = 0.5  # seconds before fetching a shard again that did not fit into the cache
 
 
 class ReadAhead:
-    """Fetches shards that are wanted soon, in a thread that ends when there is nothing to do.
+    """Fetches shards that are needed soon, in a thread that ends when there is nothing to do.
 
-    Errors are ignored here: a reader that needs the shard fetches it again, and raises them.
+    Errors are ignored: a reader that needs the shard fetches it again, and raises them.
     """
 
     def __init__(self, cache: ShardCache) -> None:
         self.pid = os.getpid()
         self._cache = cache
         self._changing = threading.Lock()
-        self._missing: list[int] = []  # wanted, and perhaps not in the cache yet
+        self._missing: list[int] = []  # shards to fetch; some may already be in the cache
         self._is_running = False
 
     def want(self, shards: Sequence[int]) -> None:
-        """Replace the shards that are wanted, the most urgent first."""
+        """Set the shards to fetch, most urgent first; they replace the previous ones."""
         with self._changing:
             self._missing = [*shards]
             if self._missing and not self._is_running:
@@ -431,7 +431,7 @@ class ReadAhead:
                 shard = self._missing[0]
             try:
                 has_room = self._cache.fetch(shard)
-            except Exception:  # raised again when the shard is needed
+            except Exception:  # raised again by the reader that needs the shard
                 has_room = True
             if not has_room:
                 time.sleep(_RETRY_PAUSE)

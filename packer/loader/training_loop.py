@@ -1,4 +1,4 @@
-"""What a training loop calls: batches (`collate`, `flatten`, `batches`), losses, and the schedule of a packed run."""
+"""Functions for training loops: batches (`collate`, `flatten`, `batches`), losses, and the schedule of a packed run."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def collate(rows: Sequence[Mapping[str, Any]], *, format: str = "hf", epoch: int
     Args:
         rows: rows of a PackedDataset, at least one; or the same columns as mappings of lists or CPU tensors.
         format: `hf` or `hf_rows` for Hugging Face models, `encoder` for BERT and similar models, `trl`, `torchtitan`,
-            `torchtune`, `megatron`, `segment_ids` for MaxText and JAX, or `tree` for rows packed with
-            `--pairs` or `--share-prefixes`.
+            `torchtune`, `megatron`, `segment_ids` for MaxText and JAX, or `tree` for rows packed with `--pairs` or
+            `--share-prefixes`.
         epoch: epoch for which masks are drawn; by default the epoch of the BatchSampler, otherwise 0.
-        options: fields of the format's record in `packer.loader.batch_formats`, which documents them and the keys of
-            the batch, such as `loss_weights` and `tensors`.
+        options: fields of the format's class, such as `loss_weights` and `tensors`. `packer.loader.batch_formats`
+            documents them and the keys of the batch.
 
     Warns:
-        UserWarning: no token for a Hugging Face model is trained: its loss is NaN without `num_items_in_batch`.
+        UserWarning: no token for a Hugging Face model is trained, so its loss is NaN without `num_items_in_batch`.
 
     Raises:
-        PackerError: the format does not have an option, or no batch can be made of these rows.
+        PackerError: the format does not have an option, or the rows cannot form a batch.
     """
     return batch_format(format, **options)(rows, epoch=epoch)
 
@@ -52,16 +52,16 @@ def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch"
     format `hf` of `collate`.
 
     Args:
-        examples: mappings with `input_ids`, and with `labels` in all or none of them; lists, arrays or CPU tensors of
-            one dimension. Other keys, such as attention_mask, are ignored.
+        examples: mappings with `input_ids`, and with `labels` in all or none of them, as one-dimensional lists, arrays
+            or CPU tensors. Other keys, such as attention_mask, are ignored.
         tensors: "torch", or "numpy" for arrays.
 
     Warns:
         UserWarning: no token is trained, as in `collate`.
 
     Raises:
-        PackerError: there are no examples; only some have labels; or one has no tokens, another number of labels than
-            of tokens, or values that are not integers in one dimension.
+        PackerError: there are no examples; only some have labels; or an example has no tokens, a different number of
+            labels than tokens, or values that are not integers in one dimension.
     """
     batch: dict[str, Any] = HFBatch(tensors=tensors)(examples_as_rows(examples))
     return batch
@@ -79,14 +79,14 @@ def batches(
 ) -> Iterator[Any]:
     """Yield the batches of one epoch in a single process, each as `collate` returns it.
 
-    `BatchSampler` yields rows in the same order, and supports several ranks, DataLoader workers and resuming.
+    `BatchSampler` yields rows in the same order, and also supports several ranks, DataLoader workers and resuming.
 
     Args:
         dataset: dataset from `load`, or its path.
         rows: rows per batch, at least 1; a row has up to max_len real tokens.
-        seed: seed of the order of rows, 0..2^64-1; None for the order on disk.
-        epoch: number of the epoch, 0..2^64-1; each epoch has its own order and masks.
-        drop_last: whether to leave out a last batch of fewer rows.
+        seed: seed of the order of rows, 0 to 2**64 - 1; None for the order on disk.
+        epoch: number of the epoch, 0 to 2**64 - 1; each epoch has its own order and masks.
+        drop_last: whether to leave out a last batch with fewer rows.
         format: as in `collate`.
         options: as in `collate`.
 
@@ -105,15 +105,15 @@ def batches(
         yield make(dataset.__getitems__(row_numbers))
 
 
-_MULTIPLE = 16  # tokens of a static shape: matrices of such sizes are fast in 8 bits, too
+_MULTIPLE = 16  # granularity of static shapes, in tokens: such matrix sizes are also fast in 8 bits
 
 
 def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
-    """Return a shape that fits any batch of `rows` rows of a dataset, and little more.
+    """Return a shape that fits any batch of `rows` rows of a dataset, and is little larger.
 
-    The number of segments is that of the rows with the most segments. There are as many tokens more than
-    rows * max_len, rounded up to a multiple of 16, so that a batch of few segments is padded by segments of a token or
-    more. Reads the segment boundaries of all rows once, and no tokens.
+    The number of segments is enough for the rows with the most segments. The number of tokens is somewhat larger than
+    rows * max_len, and a multiple of 16, so that a batch of few segments can be padded by segments of at least one
+    token. Reads the segment boundaries of all rows once, and no tokens.
 
     Args:
         dataset: dataset from `load`.
@@ -127,8 +127,8 @@ def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
     counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for offsets, _, _ in dataset.segments())])
     most = np.repeat(np.sort(counts)[-rows:], dataset.most_repeats)[-rows:]
     segments = int(most.sum()) + rows - len(most)
-    # Real tokens of a row are at least as many as its segments, so `segments - rows` tokens more are enough for padding
-    # of one token each. They take segments themselves if a batch has as many as the shape.
+    # A row has at least as many real tokens as segments, so `segments - rows` extra tokens are enough for padding
+    # segments of one token each. If a batch has as many segments as the shape, these tokens need segments of their own.
     segments += -(-(segments - rows + _MULTIPLE - 1) // max(dataset.max_len - 1, 1))
     tokens = rows * dataset.max_len + segments - rows
     return StaticShape(
@@ -140,7 +140,7 @@ def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
 
 
 def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = None) -> float:
-    """Return the number of items that the loss of an optimizer step is averaged over, for its batches on all ranks.
+    """Return the number of items over which the loss of an optimizer step is averaged, for its batches on all ranks.
 
     Batches and ranks differ in their number of trained tokens, so the mean of their means is not the mean over all
     tokens. Divide the sum of each batch's loss by this number instead:
@@ -153,12 +153,12 @@ def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = N
     Args:
         batches: batches of one optimizer step on this rank, as torch tensors, in any format except `segment_ids` and
             `trl`.
-        group: ranks to sum over; by default all of them if torch.distributed is initialized.
+        group: ranks to sum over; by default all ranks if torch.distributed is initialized.
 
     Returns:
-        The number of labels that are not -100, or the sum of `loss_weights` if the batches have them, which is the
-        number of sequences or documents with a trained token. It is the same on every rank, and 1 if nothing is
-        trained, so that the loss is 0 instead of NaN.
+        The number of labels that are not -100. If the batches have `loss_weights`, their sum, which is the number of
+        sequences or documents with a trained token. It is the same on every rank, and 1 if nothing is trained, so that
+        the loss is 0 instead of NaN.
     """
     import torch
     import torch.distributed as distributed
@@ -179,7 +179,7 @@ def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = N
 
 
 def causal_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights: Tensor | None = None) -> Tensor:
-    """Return the summed cross-entropy of the next tokens over `num_items`: this batch's part of the step's mean.
+    """Return the summed cross-entropy of the next tokens divided by `num_items`: this batch's part of the step's mean.
 
     Without weights, the step's loss is the mean over tokens, as Hugging Face models compute it. With the weights of
     `collate(..., loss_weights=...)` it is the mean over sequences or documents of the mean over their tokens, which
@@ -187,8 +187,8 @@ def causal_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights:
 
     Args:
         logits: shape (B, T, vocabulary), any floating dtype; the loss has the same dtype.
-        labels: int64, shape (B, T), not shifted, -100 for no loss: the labels of the formats `hf` and `hf_rows`.
-        num_items: result of `num_items_in_batch`, for batches with the same kind of weights.
+        labels: int64, shape (B, T), not shifted, -100 for no loss, as in the formats `hf` and `hf_rows`.
+        num_items: result of `num_items_in_batch` for batches with the same kind of weights.
         weights: shape (B, T), aligned with the labels.
 
     Returns:
@@ -199,7 +199,7 @@ def causal_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights:
 
 
 def masked_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights: Tensor | None = None) -> Tensor:
-    """Return the summed cross-entropy of the masked tokens over `num_items`; like `causal_lm_loss` without a shift.
+    """Return the summed cross-entropy of the masked tokens divided by `num_items`: `causal_lm_loss` without a shift.
 
     Use it instead of the loss of a Hugging Face masked language model, which averages over each batch and ignores
     `num_items_in_batch`. Pass the labels of `collate(..., mlm=...)`; other arguments are as in `causal_lm_loss`.
@@ -223,10 +223,10 @@ class PackedSchedule:
     """Rows per optimizer step."""
 
     documents_per_step: float
-    """Documents per optimizer step, on average."""
+    """Mean number of documents per optimizer step."""
 
     steps: int
-    """Optimizer steps of the run, counting the last, smaller one of each epoch."""
+    """Number of optimizer steps of the run, counting the last, smaller one of each epoch."""
 
     betas: tuple[float, float]
     """Decay rates of the running averages of gradients in Adam and LAMB."""
@@ -240,7 +240,7 @@ def packed_schedule(
     epochs: int = 1,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> PackedSchedule:
-    """Convert a batch size in documents, which a run was tuned for, into rows of a packed dataset.
+    """Convert a batch size in documents, for which a run was tuned, into rows of a packed dataset.
 
     A row holds `packing_factor` documents. With as many rows per step as there were documents, steps become that much
     larger and fewer. There are two remedies:
@@ -248,25 +248,25 @@ def packed_schedule(
     - Keep the documents per step (the default): a global batch of batch_size / packing_factor rows, by less gradient
       accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay the same (betas are adjusted for
       rounding to whole rows). Kundu et al. (arXiv 2407.09105) attribute the higher loss of offline packing to its
-      fewer optimizer steps; with as many steps the gap shrinks.
-    - Keep the rows per step (`global_batch=batch_size`), where fewer rows would leave the hardware idle. A step then
-      sees packing_factor times as many documents, and betas are raised to that power, so that gradients decay over
-      as many documents as before. Krell et al. (arXiv 2107.02027) do so with LAMB: 0.9 becomes 0.81 for a factor of
-      2. Tune the learning rate again, as for any larger batch, and count its warm-up and decay in the new steps. Do
-      not rely on scaling it with the batch size: Wang et al. (arXiv 2410.08081) find that under packing the two no
-      longer scale together.
+      fewer optimizer steps; with as many steps, the gap shrinks.
+    - Keep the rows per step (`global_batch=batch_size`) if fewer rows would leave the hardware idle. A step then sees
+      packing_factor times as many documents, and betas are raised to that power, so that gradients decay over as many
+      documents as before. Krell et al. (arXiv 2107.02027) do so with LAMB: 0.9 becomes 0.81 for a factor of 2. Tune the
+      learning rate again, as for any larger batch, and count its warm-up and decay in the new steps. Do not scale it
+      with the batch size without testing: Wang et al. (arXiv 2410.08081) find that with packing the two no longer
+      scale together.
 
     A split document counts once.
 
     Args:
         dataset: dataset from `load`.
-        batch_size: documents per optimizer step, over all ranks, of the unpacked run; at least 1.
-        global_batch: rows per optimizer step; by default the number that holds about batch_size documents.
-        epochs: passes over the dataset.
+        batch_size: number of documents per optimizer step, over all ranks, in the unpacked run; at least 1.
+        global_batch: number of rows per optimizer step; by default the number that holds about batch_size documents.
+        epochs: number of passes over the dataset.
         betas: betas of the unpacked run, each at least 0 and below 1.
 
     Raises:
-        PackerError: a number is out of its range.
+        PackerError: a number is out of range.
     """
     for name, value in (("batch_size", batch_size), ("global_batch", global_batch), ("epochs", epochs)):
         if value is not None and value < 1:
