@@ -74,7 +74,7 @@ def load(
             disk.
         cache_dir: folder on a local disk for shards of a dataset in object storage; by default the one in the
             environment variable PACKER_SHARD_CACHE, or `packer/shards` in the user's cache folder.
-        cache_bytes: maximum size of the shards in this folder, as a number of bytes or as "200GB"; by default half of
+        cache_bytes: maximum size of the shards in cache_dir, as a number of bytes or as "200GB"; by default half of
             the sum of the free space and the space that the cache already takes. When space is needed, the least
             recently used shards are removed.
         source: for an index (`packer pack --index-only`), the source that was packed: a path, a `datasets` object, or a

@@ -1,9 +1,9 @@
 """Plan the rows of documents in one of three ways.
 
-- With a histogram algorithm, partitions of the source pack their own documents (`partition_plan`).
+- With a histogram algorithm, each partition of the source packs its own documents (`partition_plan`).
 - With an order algorithm, rows follow the order of the source (`order_plan`).
-- With groups of documents, or limits besides tokens, no partition can plan its documents alone, so the whole plan is
-  held in memory (`whole_plan`).
+- With groups of documents, or limits besides tokens, partitions cannot plan on their own, so the whole plan is held
+  in memory (`whole_plan`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from packer.shards.row_format import RowFormat
 from packer.sources.source import Documents, ValueColumn
 
 PLAN_VERSION = 2
-"""Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
-shards would have other documents."""
+"""Version of the rules that place documents. An unfinished output of another version is not resumed, because its
+shards would contain other documents."""
 
 
 def plan_documents(
@@ -40,7 +40,7 @@ def plan_documents(
     engine: Engine = Engine(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> Plan:
-    """Plan the rows of all documents of a mapped source; continue from the checkpoints of an interrupted run.
+    """Plan the rows of all documents of a mapped source. Continues from the checkpoints of an interrupted run.
 
     Progress is reported as "plan", in tasks. Raises a SourceError if the options forbid a document, or if there is
     nothing to pack.
@@ -66,10 +66,10 @@ def plan_lengths(
     threads: int = 1,
     progress: Progress = silent,
 ) -> Plan:
-    """Plan the rows that `pack` makes with the same options, from the lengths of documents, without writing anything.
+    """Plan the rows that `pack` makes with the same options, from document lengths alone; nothing is written.
 
-    `values` are needed if options name columns for groups or limits; `starts` are those of exchanges, if
-    known. Errors are those of `plan_documents`.
+    `values` are needed if the options name columns for groups or limits; `starts` has the starts of exchanges, if
+    known. Errors are the same as in `plan_documents`.
     """
     prepare_for(documents=len(lengths))
     planning = Planning(
@@ -83,7 +83,7 @@ def plan_lengths(
 
 def _plan(planning: Planning, values_of: Callable[[], DocumentValues]) -> Plan:
     options = planning.reader.options
-    planning.progress("plan", 0, 1)  # it may take long until the first task is done
+    planning.progress("plan", 0, 1)  # the first task may take long
     if not options.is_planned_whole and not options.keeps_order:
         return plan_partitions(planning, survey(planning))
     plan = plan_whole(planning, values_of) if options.is_planned_whole else plan_in_order(planning)

@@ -1,7 +1,7 @@
-"""Plan the rows of an order algorithm as marks of where rows begin in the source.
+"""Plan the rows of an order algorithm: one pass marks where rows begin in the source.
 
-One pass arranges all documents, chunk by chunk, and saves where each shard begins. A shard is made by arranging its
-documents again from there, so nothing is held per document, and any shard can be made alone.
+The pass arranges all documents, chunk by chunk, and saves where each shard begins. To make a shard, its documents are
+arranged again from there. Memory therefore does not grow with the documents, and shards are made independently.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from packer.plan.segments import SegmentReader, Segments, each_chunk, require_se
 from packer.shards.located_rows import LocatedRows
 
 STRETCH = 1 << 20
-"""Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
+"""Approximate number of segments and documents between two marks; a shard may have many stretches."""
 
-_MARKS = ("rows", "documents", "skipped")  # arrays of the checkpoint
+_MARKS = ("rows", "documents", "skipped")  # names of the checkpoint's arrays
 
 
 def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
-    """Arrange the next documents, of which the first ones may go into `open_row`."""
+    """Arrange the next documents. The first of them may go into `open_row`."""
     arrange = get_algorithm(options.algorithm).arrange
     assert arrange is not None
     return arrange(lengths, options.max_len, options.max_segments, open_row)
@@ -39,10 +39,10 @@ def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow
 def row_places(
     segments: Segments, arranged: OrderedRows, rows: NDArray[np.int64], *, keeps_whole: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find where some rows begin: (documents, skipped), each int64, shape (rows,).
+    """Find where the given rows begin: (documents, skipped), each int64, shape (rows,).
 
-    `skipped` is the part of the document that is in earlier rows: a number of segments if the algorithm keeps them
-    whole, otherwise of tokens. Lengths [3, 9] with max_len 4, for example:
+    `skipped` is the part of the document that lies in earlier rows: a number of segments if the algorithm keeps
+    segments whole, otherwise a number of tokens. Example: lengths [3, 9] with max_len 4:
 
         next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
         wrapped   3 1 | 4 | 4      rows begin at (0, 0), (1, 1), (1, 5)
@@ -51,7 +51,7 @@ def row_places(
     if not keeps_whole:
         return found, arranged.row_offsets[rows].astype(np.int64)
     heads = segments.heads
-    # Segment i is tail number i - h, or a head of that document, if h heads come earlier.
+    # Segment i is the tail of document i - h, or a head of that document, if h heads precede it.
     earlier = np.searchsorted(heads + np.arange(len(heads)), found)
     numbers = found - earlier
     skipped: NDArray[np.int64] = earlier - np.searchsorted(heads, numbers)
@@ -60,20 +60,21 @@ def row_places(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderPlan:
-    """Marks of where rows begin, in ascending order; the last mark is the end of the source. Can be pickled."""
+    """Marks of where rows begin, in ascending order. The last mark is the end of the source. Can be pickled."""
 
     reader: SegmentReader
     totals: PlanTotals
 
     shard_starts: NDArray[np.int64]
-    """First row of each shard, and the end of the last: shape (shards + 1,)."""
+    """First row of each shard, plus the number of rows; shape (shards + 1,)."""
 
     marks: NDArray[np.int64]
-    """Shape (3, marks): number of the row that begins at each mark; the document with which it begins; and the part of
-    that document that is in earlier rows, see `row_places`. The last mark has the numbers of rows and documents."""
+    """Shape (3, marks). For each mark: number of the row that begins there; document with which the row begins; and the
+    part of that document in earlier rows, see `row_places`. The last mark has the total numbers of rows and
+    documents."""
 
     def rows(self, shard: int) -> LocatedRows:
-        """Make the rows of a shard, stretch by stretch; a shard begins at a mark."""
+        """Make the rows of a shard, stretch by stretch. Every shard begins at a mark."""
         begin, end = np.searchsorted(self.marks[0], self.shard_starts[shard : shard + 2])
         return LocatedRows.joined(map(self._stretch, range(begin, end)))
 
@@ -87,7 +88,7 @@ class OrderPlan:
         if options.keeps_whole:
             numbers, lengths = segments.in_order()
             arranged = _arrange(options, lengths[skipped:])
-            numbers = numbers[lengths > 0][skipped:]  # every segment before the first row has tokens
+            numbers = numbers[lengths > 0][skipped:]  # the skipped segments all have tokens
         else:
             lengths = segments.kept_lengths()
             if skipped:
@@ -95,7 +96,7 @@ class OrderPlan:
                 lengths[0] -= skipped
             arranged = _arrange(options, lengths)
             cut_documents, cut_starts = arranged.cut_documents, arranged.cut_starts
-            if skipped:  # also cut off the segment before the first row
+            if skipped:  # cut at the first row's start as well
                 offsets = np.where(cut_documents == 0, np.int32(skipped), np.int32(0))
                 cut_documents = np.concatenate([np.zeros(1, np.int64), cut_documents])
                 cut_starts = np.concatenate([np.array([skipped], np.int32), cut_starts + offsets])
@@ -107,7 +108,7 @@ class OrderPlan:
 
 
 def plan_in_order(planning: Planning) -> OrderPlan:
-    """Plan the rows of all documents by an order algorithm; shards but the last have `rows_per_shard` rows."""
+    """Plan the rows of all documents by an order algorithm. All shards but the last have `rows_per_shard` rows."""
     checkpoint = make_checkpoint(planning.checkpoints, "order", partial(_save_marks, planning), planning.engine)
     totals = PlanTotals.from_dict(checkpoint.facts["totals"])
     return OrderPlan(
@@ -119,7 +120,7 @@ def plan_in_order(planning: Planning) -> OrderPlan:
 
 
 def _save_marks(planning: Planning) -> Checkpoint:
-    """Arrange all documents; save the totals, and where the first row of every shard and stretch begins."""
+    """Arrange all documents. Save the totals, and where the first row of every shard and stretch begins."""
     options = planning.reader.options
     keeps_whole = options.keeps_whole
     account, histogram = None, np.zeros(options.max_len + 1, np.int64)
@@ -128,7 +129,7 @@ def _save_marks(planning: Planning) -> Checkpoint:
     found: list[NDArray[np.int64]] = []
 
     def arranged_lengths(segments: Segments) -> NDArray[np.int32]:
-        # An algorithm that does not keep segments whole cuts whole documents itself.
+        # Algorithms that do not keep segments whole cut documents themselves, so they get whole documents.
         return segments.in_order()[1] if keeps_whole else segments.kept_lengths()
 
     for chunk in each_chunk(planning.reader, arranged_lengths, planning.engine.workers):

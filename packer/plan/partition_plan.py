@@ -1,14 +1,14 @@
-"""Plan the rows of a histogram algorithm: documents are dealt to partitions, block by block, and each packs its own.
+"""Plan the rows of a histogram algorithm: blocks of documents are dealt to partitions, and each is packed on its own.
 
     source ──blocks──▶ partitions ──rows drawn, the rest solved──▶ shards
 
-A block is a run of consecutive documents, read at once. A partition is a random set of blocks, and so a sample of the
-corpus in whatever order the source is. No row has documents of two partitions, so a shard needs only the documents of
-its own partition.
+A block is a run of consecutive documents that are read together. A partition is a random set of blocks, and therefore a
+sample of the corpus, whatever the order of the source. No row has documents of two partitions, so a shard needs only
+the documents of its own partition.
 
-The plan of a partition is a task, and a pure function of its number. Its checkpoint says how the rows are made (`Mix`);
-the task that writes a shard makes the rows of its partition again. A plan holds 24 bytes for each block: 24 MB for 250
-billion tokens.
+The plan of a partition is a task, and a pure function of its number. Its checkpoint records how the rows are made
+(`Mix`); the task that writes a shard makes the rows of its partition again. A plan holds 24 bytes for each block: 24 MB
+for 250 billion tokens.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from packer.plan.segments import SegmentReader, Segments, each_chunk, require_se
 from packer.shards.located_rows import LocatedRows
 
 PARTITION_TOKENS = 64_000_000
-"""Approximate size of a partition, which decides how well rows are mixed: smaller shards are parts of a partition, and
-a larger one is a partition of its own."""
+"""Approximate number of tokens in a partition, which decides how well rows are mixed. Smaller shards are parts of a
+partition; a larger shard is a partition of its own."""
 
 MOST_SEGMENTS = 1 << 20
-"""Approximate limit on the segments of a partition; a worker holds about 20 bytes for each. With very short documents,
-shards are smaller than `shard_size`."""
+"""Approximate maximum number of segments in a partition; a worker holds about 20 bytes for each. With very short
+documents, shards are therefore smaller than `shard_size`."""
 
 BLOCK_PLACE = 1 << 18
-"""Tokens per block: 1 MiB of int32."""
+"""Number of tokens per block: 1 MiB of int32."""
 
 BLOCKS_PER_PARTITION = 256
-"""Smallest number of blocks in a partition, so that even a small one is a sample of the corpus."""
+"""Minimum number of blocks in a partition, so that even a small partition is a sample of the corpus."""
 
 WORK_OF_PARTITION = 10_000_000
-"""Limit for the solver of each of several partitions, half a second; see `packer.algorithms.optimal.Limits`. A last row
-is worth more work if it is the only partition."""
+"""Work limit of the solver for each of several partitions, half a second; see `packer.algorithms.optimal.Limits`. A
+single partition gets more, because one row matters more there."""
 
 SPARE = 1 / 64
-"""Share of a partition that is left free, because partitions are not exactly equal: one that has more rows than a shard
-becomes two shards."""
+"""Share of a partition's rows that is left free. Partitions are not exactly equal, and a partition with more rows than
+a shard becomes two shards."""
 
 
 def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     """Plan the rows of all documents by a histogram algorithm.
 
-    Partitions, and shards if they are larger, have fewer rows to keep to MOST_SEGMENTS.
+    Partitions, and shards larger than partitions, have fewer rows if they would exceed MOST_SEGMENTS.
     """
     options, histogram = planning.reader.options, surveyed.histogram
     algorithm = get_algorithm(options.algorithm)
     bound = lower_bound(histogram, options.max_segments)
 
-    # Choose the number of partitions. If rows are drawn, they are nearly as many as the bound.
+    # Choose the number of partitions. Drawn rows are nearly as many as the bound.
     solved = None if algorithm.draws else _solved(planning, histogram)
     packs = bound if solved is None else solved.packs
     held = max(surveyed.segments, surveyed.account.documents)
@@ -104,7 +104,7 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
 
 
 def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
-    """Solve the histogram of all documents once; another version of HiGHS may give another solution."""
+    """Solve the histogram of all documents once; the result is saved because HiGHS versions differ in solutions."""
 
     def solve() -> Checkpoint:
         return _saved(_by_patterns(solve_histogram(planning.reader.options, histogram)))
@@ -113,12 +113,12 @@ def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
 
 
 def _by_patterns(patterns: Patterns) -> Mix:
-    """Make all rows of patterns."""
+    """Return a `Mix` that makes all rows from patterns."""
     return Mix(drawn=0, far=False, rest=patterns, lower_bound=patterns.lower_bound)
 
 
 def _saved(mix: Mix) -> Checkpoint:
-    """Return the checkpoint that says how rows are made."""
+    """Return the checkpoint that records how rows are made."""
     facts = {"rows": mix.packs, "drawn": mix.drawn, "far": mix.far, "lower_bound": mix.lower_bound}
     arrays: dict[str, NDArray[Any]] = {
         "offsets": mix.rest.offsets,
@@ -129,31 +129,31 @@ def _saved(mix: Mix) -> Checkpoint:
 
 
 def _mix_in(checkpoint: Checkpoint) -> Mix:
-    """Return what `_saved` saved."""
+    """Return the `Mix` that `_saved` recorded."""
     drawn, far, bound = (checkpoint.facts[name] for name in ("drawn", "far", "lower_bound"))
     arrays = {name: array.copy() for name, array in checkpoint.arrays.items()}
     return Mix(drawn=drawn, far=far, rest=Patterns(**arrays, lower_bound=bound), lower_bound=bound)
 
 
 def _rows_per_partition(planning: Planning) -> int:
-    """Return the rows that a partition is to have: those of as many shards as have about PARTITION_TOKENS."""
+    """Return the target number of rows per partition: those of whole shards with about PARTITION_TOKENS in total."""
     tokens = planning.rows_per_shard * planning.reader.options.max_len
     return planning.rows_per_shard * max(1, round(PARTITION_TOKENS / tokens))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionJob:
-    """Everything that the rows of partitions depend on. Can be pickled."""
+    """Everything that determines the rows of partitions. Can be pickled."""
 
     reader: SegmentReader
     partitions: Partitions
     checkpoints: Checkpoints
 
     name: str
-    """Name of the stage: the checkpoint of partition 3 is "NAME-3"."""
+    """Name of the stage. The checkpoint of partition 3 is "NAME-3"."""
 
     solved: Patterns | None = None
-    """Patterns of the only partition, if they are known."""
+    """Patterns of the only partition, if known."""
 
     @property
     def options(self) -> PackOptions:
@@ -179,27 +179,27 @@ class PartitionJob:
         )
 
     def rows(self, partition: int) -> LocatedRows:
-        """Make the rows of a partition, as its checkpoint says."""
+        """Make the rows of a partition from its checkpoint."""
         options, made = self.options, _mix_in(self.checkpoints.read(f"{self.name}-{partition}"))
         segments, extents = self._documents(partition)
         rows = made.rows(self._order(extents, partition), options.max_len, options.max_segments)
         return located(place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition), segments)
 
     def _documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
-        """Read the segments of a partition, and the extent of each by number; 0 for a number without one."""
+        """Read the segments of a partition, and the extent of each segment number; 0 for a number without a segment."""
         segments = self.reader.segments(self.partitions.ranges(partition))
         return segments, segments.extents()
 
     def _order(self, extents: NDArray[np.int32], partition: int) -> NDArray[np.int32]:
-        """Return the extents of the segments of a partition in the order in which they are drawn."""
+        """Return the extents of a partition's segments in the order in which they are drawn."""
         order = extents[extents > 0]
-        # The type of segment numbers, so that it is compiled only once.
+        # View as the dtype of segment numbers, so that the kernel is compiled only once.
         permute_all(order.view(np.uint32), key_of(self.options.seed, DRAWING, partition))
         return order
 
 
 class _LatestRows:
-    """Rows of the partition that was made last, of which the next shard is probably a part, too. Pickled without it."""
+    """Rows of the last partition that was made; the next shard is probably a part of it. Pickling drops them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -207,7 +207,7 @@ class _LatestRows:
         self._rows: LocatedRows | None = None
 
     def of(self, partition: int, make: Callable[[int], LocatedRows]) -> LocatedRows:
-        """Return the rows of a partition; other threads that need them wait until they are made."""
+        """Return the rows of a partition. Other threads that need them wait until they are made."""
         with self._lock:
             if self._rows is None or self._partition != partition:
                 self._rows, self._partition = make(partition), partition
@@ -219,22 +219,22 @@ class _LatestRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionPlan:
-    """Shards of partitions, in order. Can be pickled: a shard reads the checkpoint of its partition when it is made."""
+    """Shards of partitions, in order. Can be pickled: a shard's partition is read from its checkpoint when needed."""
 
     job: PartitionJob
     totals: PlanTotals
 
     shard_starts: NDArray[np.int64]
-    """First row of each shard, and the end of the last: shape (shards + 1,)."""
+    """First row of each shard, plus the number of rows; shape (shards + 1,)."""
 
     partition_starts: NDArray[np.int64]
-    """First row of each partition, and the end of the last: shape (partitions + 1,)."""
+    """First row of each partition, plus the number of rows; shape (partitions + 1,)."""
 
     _latest: _LatestRows = field(default_factory=_LatestRows, compare=False, repr=False)
 
     @classmethod
     def of(cls, job: PartitionJob, rows: NDArray[np.int64], rows_per_shard: int, totals: PlanTotals) -> PartitionPlan:
-        """Divide each partition, which has `rows`, into shards of at most `rows_per_shard` rows."""
+        """Divide each partition into shards of at most `rows_per_shard` rows. `rows` has the number of rows of each."""
         starts = np.append(0, np.cumsum(rows))
         cuts = [start + even_cuts(count, rows_per_shard)[:-1] for start, count in zip(starts, rows, strict=False)]
         return cls(job=job, totals=totals, shard_starts=np.concatenate([*cuts, starts[-1:]]), partition_starts=starts)
@@ -251,24 +251,25 @@ class PartitionPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """Counts of all documents, with nothing for each of them."""
+    """Counts over all documents, without data per document."""
 
     account: Account
 
     segments: int
-    """Number of segments, which are all placed in rows."""
+    """Number of segments; all of them are placed in rows."""
 
     histogram: NDArray[np.int64]
-    """(max_len + 1,) segments of every extent."""
+    """Number of segments of every extent; shape (max_len + 1,)."""
 
     block_starts: NDArray[np.int64]
-    """(blocks + 1,) where runs of documents start that take about the same number of places in rows, and the end."""
+    """First document of each block, plus the number of documents; shape (blocks + 1,). Blocks take about equally many
+    tokens in rows."""
 
 
 def survey(planning: Planning) -> Survey:
     """Survey all documents, chunk by chunk. A block is a fraction of a partition.
 
-    Raises a SourceError if there is nothing to pack, and as `reader.segments` does.
+    Raises a SourceError if there is nothing to pack, and in the cases of `reader.segments`.
     """
     options = planning.reader.options
     target = max(1, min(BLOCK_PLACE, _rows_per_partition(planning) * options.max_len // BLOCKS_PER_PARTITION))
@@ -285,7 +286,7 @@ def survey(planning: Planning) -> Survey:
 
 
 class BlockMarker:
-    """Divides a stream of documents into blocks, whose segments take about `target` tokens in rows."""
+    """Divides a stream of documents into blocks. The segments of a block take about `target` tokens in rows."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -294,7 +295,7 @@ class BlockMarker:
         self._open_place = 0
 
     def add(self, places: NDArray[np.int64]) -> None:
-        """Add documents by the tokens that each takes in rows."""
+        """Add documents; `places` has the number of tokens that each takes in rows."""
         sums = np.cumsum(places)
         starts, before = [], 0
         while (last := int(np.searchsorted(sums, before + self._target - self._open_place))) < len(places):
@@ -306,23 +307,23 @@ class BlockMarker:
         self._documents += len(places)
 
     def finish(self) -> NDArray[np.int64]:
-        """Return where blocks start, and the end: block b has the documents starts[b] to starts[b + 1] - 1."""
+        """Return the block starts plus the end: block b has the documents starts[b] to starts[b + 1] - 1."""
         starts = np.concatenate(self._starts)
         return starts if starts[-1] == self._documents else np.append(starts, self._documents)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partitions:
-    """Blocks dealt to partitions at random, about the same number to each; if there are few, some stay empty."""
+    """Blocks dealt to partitions at random, about equally many to each. With few blocks, some partitions are empty."""
 
     starts: NDArray[np.int64]
-    """Shape (blocks + 1,): block b has the documents starts[b] to starts[b + 1] - 1."""
+    """Block b has the documents starts[b] to starts[b + 1] - 1; shape (blocks + 1,)."""
 
     order: NDArray[np.int64]
-    """Shape (blocks,): blocks of the first partition, ascending, then those of the second, and so on."""
+    """Blocks of the first partition, ascending, then the blocks of the second, and so on; shape (blocks,)."""
 
     cuts: NDArray[np.int64]
-    """Shape (partitions + 1,): partition p has the blocks order[cuts[p]:cuts[p + 1]]."""
+    """Partition p has the blocks order[cuts[p]:cuts[p + 1]]; shape (partitions + 1,)."""
 
     def __len__(self) -> int:
         return len(self.cuts) - 1
@@ -339,10 +340,10 @@ class Partitions:
 
 
 def make_partitions(starts: NDArray[np.int64], partitions: int, *, seed: int) -> Partitions:
-    """Deal blocks to partitions at random, so that each is a sample of the whole source.
+    """Deal blocks to partitions at random, so that each partition is a sample of the whole source.
 
-    Of every run of as many adjacent blocks as there are partitions, each partition gets one. If the source is
-    sorted by length, date or origin, this makes partitions more alike than an arbitrary permutation.
+    Every run of as many adjacent blocks as there are partitions gives one block to each partition. If the source is
+    sorted by length, date or origin, partitions are therefore more alike than with an arbitrary permutation.
     """
     owners = np.empty(len(starts) - 1, np.int64)
     _deal_blocks(np.empty(partitions, np.uint32), np.uint64(seed), owners)
@@ -352,7 +353,7 @@ def make_partitions(starts: NDArray[np.int64], partitions: int, *, seed: int) ->
 
 @jit_if_large
 def _deal_blocks(out_turns: NDArray[np.uint32], seed: np.uint64, out: NDArray[np.int64]) -> None:
-    """Write the partition of each block: a permutation of all partitions for every run of as many blocks.
+    """Write the partition of each block: a permutation of all partitions for every run of that many blocks.
 
     `out_turns`, shape (partitions,), is scratch space.
     """

@@ -1,6 +1,6 @@
-"""Rows: made of extents, filled with segments and located in the source; a plan has the rows of every shard.
+"""Rows of a plan: extents are filled with segments, chosen at random among equal ones, and located in the source.
 
-A permutation decides between segments of equal extent.
+Also the types that all plans share: `Planning`, their input, and `Plan`, the rows of every shard.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from packer.shards.located_rows import LocatedRows
 
 
 def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
-    """Pack a histogram, int64 of shape (max_len + 1,), with the algorithm in the options."""
+    """Pack a histogram, int64, shape (max_len + 1,), with the algorithm in the options."""
     solve = get_algorithm(options.algorithm).solve
     assert solve is not None
     return solve(histogram, options.max_segments)
 
 
 def place_rows(extents: NDArray[np.int32], rows: Rows, max_len: int, *, seed: int, stream: int = 0) -> Rows:
-    """Fill rows with segments at random: choose among equal extents, and order the rows and the segments in each.
+    """Fill rows with segments at random: choose among equal extents, and shuffle the rows and the segments in each.
 
-    `extents` has the extent of each segment number, 0 for a number without a segment. `rows` are rows of extents, for
-    each of which there is a segment.
+    `extents` has the extent of each segment number, 0 for a number without a segment. `rows` holds extents, with a
+    segment for each.
     """
     starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
     order = np.arange(len(rows), dtype=numbers.dtype)
@@ -51,7 +51,7 @@ def place_rows(extents: NDArray[np.int32], rows: Rows, max_len: int, *, seed: in
 def sorted_by_extent(
     extents: NDArray[np.int32], max_len: int, *, seed: int, stream: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Sort segment numbers by extent as `sorted_indices` does, and those of each extent above 0 at random."""
+    """Sort segment numbers by extent as `sorted_indices` does. Numbers of equal extent above 0 are in random order."""
     starts, numbers = sorted_indices(extents, max_len + 1)
     permute_runs(starts[1:], np.uint64(seed), EQUAL_LENGTHS, (stream << 32) + 1, numbers)
     return starts, numbers
@@ -66,10 +66,10 @@ def _fill_rows(
     out_firsts: NDArray[np.int64],
     out_slots: NDArray[np.uint32],
 ) -> None:
-    """Fill rows, in this order, with the next segment of each of their extents; write segment numbers to `out_slots`.
+    """Fill rows, in the order `row_order`, with the next segment of each of their extents; write them to `out_slots`.
 
     `out_firsts`, shape (max_len + 2,), has the start of each extent in `numbers`. On return, it points at the first
-    segment of each extent that no row took.
+    unused segment of each extent.
     """
     slot = 0
     for row in row_order:
@@ -81,7 +81,7 @@ def _fill_rows(
 
 
 def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, seed: int) -> Rows:
-    """Return rows in random order, with segments in random order within each; `row_of` has the row of each segment."""
+    """Return rows in random order, with shuffled segments in each. `row_of` has the row of each segment."""
     ranks = np.arange(rows, dtype=np.uint32 if rows < 2**32 else np.int64)
     permute_all(ranks, key_of(seed, ROWS, 0))
     row_starts, order = sorted_indices(ranks[row_of], rows)
@@ -92,22 +92,22 @@ def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, se
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planning:
-    """Documents to plan, and what runs the tasks of the plan."""
+    """Documents to plan, and the engine that runs the tasks of the plan."""
 
     reader: SegmentReader
 
     rows_per_shard: int
-    """Largest number of rows of a shard."""
+    """Maximum number of rows per shard."""
 
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    """Store of the results of tasks; a task that has left a checkpoint does not run again."""
+    """Store for the results of tasks. A task with a checkpoint does not run again."""
 
     engine: Engine = field(default_factory=Engine)
     progress: Progress = silent
 
 
 class Plan(Protocol):
-    """Which segments each row of each shard has. Can be pickled."""
+    """The segments of each row of each shard. Can be pickled."""
 
     @property
     def totals(self) -> PlanTotals:
@@ -115,28 +115,28 @@ class Plan(Protocol):
 
     @property
     def shard_starts(self) -> NDArray[np.int64]:
-        """First row of each shard, and the end of the last: shape (shards + 1,); no shard is empty."""
+        """First row of each shard, plus the number of rows; shape (shards + 1,). No shard is empty."""
 
     def rows(self, shard: int) -> LocatedRows:
-        """Make the rows of a shard, the same ones each time."""
+        """Make the rows of a shard; every call returns the same rows."""
 
 
 def even_cuts(rows: int, rows_per_shard: int) -> NDArray[np.int64]:
-    """Return where shards of about the same size begin, and where the last ends: 7, 3 -> 0, 2, 4, 7."""
+    """Return the bounds of shards of nearly equal size: 7 rows, at most 3 per shard -> 0, 2, 4, 7."""
     shards = -(-rows // rows_per_shard)
     return np.arange(shards + 1) * rows // max(1, shards)
 
 
-_TOGETHER = 1 << 16  # segments whose documents are found together
+_TOGETHER = 1 << 16  # number of segments whose documents are looked up together
 
 
 def located(rows: Rows, segments: Segments) -> LocatedRows:
-    """Locate rows of segments by number."""
+    """Locate rows that are given as segment numbers."""
     return LocatedRows(values=located_segments(segments, rows.values), row_starts=rows.row_starts)
 
 
 def located_segments(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
-    """Locate segments by number: an array of SEGMENT."""
+    """Locate segments that are given by number; returns an array of SEGMENT."""
     found = segments.locate(numbers)
     if segments.ranges is not None:
         for first in range(0, len(found), _TOGETHER):

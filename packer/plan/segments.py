@@ -1,4 +1,4 @@
-"""Documents cut into segments as the options say: at max_len or between exchanges, without those that are left out."""
+"""Cut documents into segments by the options: at max_len or between exchanges, leaving out excluded documents."""
 
 from __future__ import annotations
 
@@ -27,51 +27,51 @@ from packer.sources.meanings import EXCHANGE_STARTS
 from packer.sources.source import Documents, TokenTable, ValueColumn
 from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of
 
-_COUNTED_TOGETHER = 1 << 16  # segments
+_COUNTED_TOGETHER = 1 << 16  # number of segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:
-    """Segments of documents, numbered so that a document that is not cut needs no entry of its own.
+    """Segments of documents, numbered so that an uncut document needs no entry of its own.
 
-    Segment d < documents is the tail of document d: the whole document, unless it is cut. A document that is cut has
-    heads before its tail; the heads of all documents are segments documents, documents + 1, ... in source order.
+    Segment d < documents is the tail of document d: the whole document, unless it is cut. A cut document has heads
+    before its tail; the heads of all documents are segments documents, documents + 1, ... in source order.
 
-    Lengths [3, 9, 8] split at max_len 4 have tails of 3, 1 and 4 tokens (segments 0, 1, 2), heads of document 1 at 0
-    and 4, and a head of document 2 at 0 (segments 3, 4, 5): heads = [1, 1, 2], starts = [0, 8, 4, 0, 4, 0] and
-    tokens = [3, 1, 4, 4, 4, 4].
+    Example: lengths [3, 9, 8], split at max_len 4, have tails of 3, 1 and 4 tokens (segments 0, 1, 2), heads of
+    document 1 at 0 and 4, and a head of document 2 at 0 (segments 3, 4, 5): heads = [1, 1, 2], starts = [0, 8, 4, 0, 4,
+    0] and tokens = [3, 1, 4, 4, 4, 4].
     """
 
     lengths: NDArray[np.int32]
-    """Shape (documents,): tokens of each document in the source."""
+    """Number of tokens of each document in the source; shape (documents,)."""
 
     max_len: int
 
     align: int
-    """Divisor of max_len that all extents are multiples of."""
+    """Divisor of max_len; all extents are multiples of it."""
 
     heads: NDArray[np.int64]
-    """Shape (heads,): document of each head, ascending."""
+    """Document of each head, ascending; shape (heads,)."""
 
     starts: NDArray[np.int32]
-    """Shape (count,): first token of each segment in its document."""
+    """First token of each segment in its document; shape (count,)."""
 
     tokens: NDArray[np.int32]
-    """Shape (count,): tokens in each segment; 0 for a tail that is not placed. `lengths` itself if none is cut."""
+    """Tokens in each segment, 0 for a tail that is not placed; shape (count,). `lengths` if nothing is cut."""
 
     dropped: Mapping[str, tuple[int, int]]
-    """Documents without a segment, by reason, and the tokens that are lost with them: (documents, tokens)."""
+    """(documents, tokens) that are left out, by reason."""
 
     truncated: tuple[int, int] = (0, 0)
-    """Documents shortened by truncation, and the tokens cut off."""
+    """(documents that were truncated, tokens cut off)."""
 
     ranges: NDArray[np.int64] | None = None
-    """Shape (ranges, 2): first document of each range of the source that was cut, and the one after its last; None for
-    the whole source. Documents are numbered from 0 through all ranges."""
+    """Ranges of the source that were cut: first document and the one after the last; shape (ranges, 2). None: the whole
+    source. Documents are numbered from 0 across all ranges."""
 
     @property
     def documents(self) -> int:
-        """Number of documents in the source, empty and dropped ones included."""
+        """Number of documents in the source, including empty and dropped ones."""
         return len(self.lengths)
 
     @property
@@ -81,18 +81,18 @@ class Segments:
 
     @property
     def histogram(self) -> NDArray[np.int64]:
-        """Number of segments of every extent, 0 at extent 0: shape (max_len + 1,)."""
+        """Number of segments of every extent, 0 at extent 0; shape (max_len + 1,)."""
         histogram = np.zeros(self.max_len + 1, np.int64)
         for first in range(0, self.count, _COUNTED_TOGETHER):
             extents = extents_of(self.tokens[first : first + _COUNTED_TOGETHER], self.align)
-            # Extents above max_len occur only if `verify` cuts documents as a damaged row has them.
+            # Extents above max_len occur only if `verify` cuts documents like a damaged row.
             histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0
         return histogram
 
     @property
     def account(self) -> Account:
-        """Documents and tokens, counted by what became of them."""
+        """Numbers of documents and tokens that were packed, split, truncated and dropped."""
         with_heads, heads = np.unique(self.heads, return_counts=True)
         dropped = {reason: lost for reason, (_, lost) in self.dropped.items() if reason != "empty"}
         return Account(
@@ -107,37 +107,37 @@ class Segments:
         )
 
     def kept_lengths(self) -> NDArray[np.int32]:
-        """Return the tokens kept of each document, which are its first ones; 0 for dropped documents."""
+        """Return the number of kept tokens of each document, counted from its beginning; 0 for dropped documents."""
         return self._sums(self.tokens) if len(self.heads) else self.tokens
 
     def places_of_documents(self) -> NDArray[np.int64]:
-        """Return the summed extents of the segments of each document: int64, shape (documents,)."""
+        """Return the summed extents of each document's segments: int64, shape (documents,)."""
         return self._sums(extents_of(self.tokens.astype(np.int64), self.align))
 
     def _sums(self, values: NDArray[Integer]) -> NDArray[Integer]:
-        """Add up the values of the segments of each document: shape (documents,)."""
+        """Sum values of segments by document; shape (documents,)."""
         sums: NDArray[Integer] = values[: self.documents].copy()
         np.add.at(sums, self.heads, values[self.documents :])
         return sums
 
     def extents(self) -> NDArray[np.int32]:
-        """Return the extent of every segment by number: int32, shape (count,), 0 for a tail that is not placed."""
+        """Return the extent of every segment number: int32, shape (count,), 0 for a tail that is not placed."""
         return extents_of(self.tokens, self.align)
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return the numbers of all segments with tokens, tails first: int64."""
+        """Return the numbers of all segments with tokens, tails first; int64."""
         return np.flatnonzero(self.tokens)
 
     def in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return the numbers and the extents of all segments in source order: the heads of a document, then its tail.
+        """Return (numbers, extents) of all segments in source order: the heads of a document, then its tail.
 
-        The extent of a tail without tokens is 0. Both have the shape (count,).
+        The extent of a tail without tokens is 0. Both arrays have the shape (count,).
         """
         numbers = np.insert(np.arange(self.documents), self.heads, np.arange(self.documents, self.count))
         return numbers, self.extents()[numbers]
 
     def locate(self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
-        """Return segments by number: an array of SEGMENT."""
+        """Return the segments with these numbers as an array of SEGMENT."""
         found = np.empty(len(numbers), SEGMENT)
         documents = numbers.astype(np.int64)
         is_head = documents >= self.documents
@@ -146,15 +146,15 @@ class Segments:
         return found
 
     def cut_at(self, documents: NDArray[np.int64], starts: NDArray[np.int32]) -> Segments:
-        """Return the same documents with their kept tokens cut elsewhere.
+        """Return the same documents with their kept tokens cut at other positions.
 
-        `documents` and `starts`, shape (cuts,), are ascending: the document of each cut, and the kept token at
-        which the segment after the cut starts, above 0 and below the number of kept tokens.
+        `documents` and `starts`, shape (cuts,), are ascending: the document of each cut, and the position among its
+        kept tokens where the segment after the cut begins (above 0, below the number of kept tokens).
         """
         is_first = np.diff(documents, prepend=-1) > 0
         is_last = np.diff(documents, append=self.documents) > 0
         cut = documents[is_last]
-        # Documents that are no longer cut become whole again.
+        # Documents without a new cut become whole again.
         tails, tail_starts = self.kept_lengths().copy(), np.zeros(self.documents, np.int32)
         tails[cut] -= starts[is_last]
         tail_starts[cut] = starts[is_last]
@@ -167,7 +167,7 @@ class Segments:
         )
 
     def without_untrained(self, numbers: NDArray[np.int64]) -> Segments:
-        """Remove segments without trained tokens, by number, and count the documents and tokens that are lost."""
+        """Remove untrained segments, given by number, and count the documents and tokens lost."""
         is_head = numbers >= self.documents
         gone = numbers[is_head]
         tokens = self.tokens.copy()
@@ -181,14 +181,14 @@ class Segments:
         )
 
     def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int]:
-        """Count the documents that have no other segments than these, and the tokens of these."""
+        """Return (documents that consist only of these segments, tokens of these segments)."""
         concerned, lost = np.unique(self.locate(numbers)["document"], return_counts=True)
         all_segments = self._sums(np.minimum(self.tokens, 1))[concerned]
         return int(np.count_nonzero(all_segments == lost)), int(self.tokens[numbers].sum(dtype=np.int64))
 
 
 def documents_in(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Convert numbers within ranges to documents: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
+    """Convert numbers within ranges to document numbers: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
     counts = np.diff(ranges).reshape(-1)
     ends = np.cumsum(counts)
     of_range = np.searchsorted(ends, local, side="right")
@@ -197,11 +197,11 @@ def documents_in(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> 
 
 
 def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *, align: int = 1) -> Segments:
-    """Cut documents, of which `lengths` has the tokens, by the long-document policy.
+    """Cut documents by the long-document policy; `lengths` has their numbers of tokens.
 
     `split` cuts a document every max_len tokens, `truncate` keeps the first max_len tokens, and `drop` leaves long
-    documents out; with `error`, there may be none. Every policy leaves out empty documents. Extents are rounded up to
-    a multiple of `align`, a divisor of max_len.
+    documents out. With `error`, no document may be long. Every policy leaves out empty documents. Extents are rounded
+    up to a multiple of `align`, a divisor of max_len.
     """
     assert max_len % align == 0
     cut = np.flatnonzero(lengths > max_len)
@@ -232,7 +232,7 @@ def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *,
     )
 
 
-_CHECKED_TOGETHER = 4 << 20  # labels
+_CHECKED_TOGETHER = 4 << 20  # number of labels
 
 
 def cut_lengths_of(
@@ -241,16 +241,16 @@ def cut_lengths_of(
     ranges: NDArray[np.int64] | None = None,
     left_out: NDArray[np.bool_] | None = None,
 ) -> Segments:
-    """Cut documents into segments, as the options say; see `cut_documents`.
+    """Cut documents into segments by the options; see `cut_documents`.
 
-    `ranges` are those of `Segments`. Documents that are `left_out`, none of which is empty, have no segments. Raises a
+    `ranges` is as in `Segments`. Documents in the mask `left_out` get no segments; none of them may be empty. Raises a
     SourceError with the number of the first document that is longer than max_len and must not be cut.
     """
     taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
     _refuse_long(options, taken, ranges)
     segments = cut_documents(taken, options.max_len, options.long, align=options.align)
     dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
-    if left_out is not None:  # they were cut as empty documents
+    if left_out is not None:  # these were counted as empty documents
         count, tokens = _counts(lengths[left_out])
         reason = "not_held_out" if options.is_holdout else "held_out"
         dropped |= {"empty": (dropped["empty"][0] - count, 0), reason: (count, tokens)}
@@ -258,7 +258,7 @@ def cut_lengths_of(
 
 
 def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
-    """Raise a SourceError if a document is longer than a row, and the options do not say how to cut it."""
+    """Raise a SourceError if a document is longer than a row and the options do not allow cutting it."""
     if options.long not in ("split", "error") or (options.long == "split" and not options.never_splits):
         return
     is_long = lengths > options.max_len
@@ -281,7 +281,7 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArr
 
 
 def _numbers(ranges: NDArray[np.int64] | None, local: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers in the source of documents that are numbered within some ranges of it, or by it."""
+    """Convert document numbers within ranges to numbers in the source; without ranges, return them unchanged."""
     return local if ranges is None else documents_in(ranges, local)
 
 
@@ -290,7 +290,7 @@ def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
-    """Return the account of a source, or raise a SourceError with the reason why it has no segments to pack."""
+    """Return the account of a source. Raises a SourceError with the reason if it has no segments to pack."""
     if account is None:
         raise SourceError("nothing to pack: there are no documents")
     if segments:
@@ -314,7 +314,7 @@ def require_segments(account: Account | None, segments: int, options: PackOption
 
 
 def _split_at_exchanges(segments: Segments, starts: ValueColumn, describe: Callable[[int], str]) -> Segments:
-    """Split long documents where exchanges begin: `starts` has lists of these places, by the number of a document."""
+    """Split long documents where exchanges begin. `starts` has the list of these positions for each document."""
     documents = np.flatnonzero(segments.kept_lengths() > segments.max_len)
     if not len(documents):
         return segments
@@ -323,7 +323,7 @@ def _split_at_exchanges(segments: Segments, starts: ValueColumn, describe: Calla
         found = found.cast(pa.list_(pa.int32()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise SourceError(f"'{EXCHANGE_STARTS}' holds {found.type}: give lists of positions") from None
-    places = found.flatten()  # without those of null lists
+    places = found.flatten()  # null lists add no values
     if places.null_count:
         raise SourceError(f"'{EXCHANGE_STARTS}' holds a null position; give those where the exchanges of a chat begin")
     offsets = np.append(0, np.cumsum(as_numpy(found.value_lengths().fill_null(0)), dtype=np.int64))
@@ -344,12 +344,11 @@ def cuts_before(
     max_len: int,
     out_cuts: NDArray[np.int32],
 ) -> tuple[NDArray[np.int64], int]:
-    """Cut documents before exchanges, each segment as long as max_len allows, and exchanges that are longer anywhere.
+    """Cut documents before exchanges, with segments as long as max_len allows; longer exchanges are cut every max_len.
 
-    The exchanges of document i begin at starts[offsets[i]:offsets[i + 1]], ascending, from 0 to its length. An exchange
-    longer than max_len is cut every max_len tokens. Of length 17 and starts [2, 3, 6] with max_len 4, the cuts are 3,
-    6, 10 and 14. Two consecutive segments are longer than a row, so a document has at most 2 * (length // max_len)
-    cuts.
+    The exchanges of document i begin at starts[offsets[i]:offsets[i + 1]], ascending, from 0 to its length. Example:
+    length 17 and starts [2, 3, 6] with max_len 4 give the cuts 3, 6, 10 and 14. Two consecutive segments together are
+    longer than a row, so a document has at most 2 * (length // max_len) cuts.
 
     Writes the positions of the cuts. Returns the number of cuts of each document, int64, and the first document whose
     starts do not ascend, or -1.
@@ -359,7 +358,7 @@ def cuts_before(
     for document in range(len(lengths)):
         first = used
         begin = np.int64(0)
-        last = np.int64(0)  # where the last exchange of the segment ends
+        last = np.int64(0)  # end of the segment's last exchange
         for i in range(offsets[document], offsets[document + 1] + 1):
             place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])
             if place < last or place > lengths[document]:
@@ -380,10 +379,10 @@ def cuts_before(
 def _without_untrained(
     segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
 ) -> Segments:
-    """Leave out segments without trained tokens, if `untrained` in the options says so.
+    """Leave out segments without trained tokens if the option `untrained` asks for it.
 
-    An algorithm that cuts documents wherever a row ends decides about segments later, so only whole documents without
-    trained tokens are left out.
+    An algorithm that cuts documents at the ends of rows decides about segments later. With such an algorithm, only
+    whole documents without trained tokens are left out.
     """
     if options.untrained in ("keep", "keep-all"):
         return segments
@@ -413,7 +412,7 @@ def _trained(
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Count the trained tokens of each segment after its first one: int64, shape (segments,)."""
+    """Count the trained tokens of each segment, except its first token: int64, shape (segments,)."""
     trained = lengths - 1
     if table.labels is None:
         return trained
@@ -430,7 +429,7 @@ def _trained(
             columns, read = fetched_spans({"labels": table.labels}, lists[part], starts[part], lengths[part])
         spans = Spans(read, starts[part], lengths[part], places)
         bad = gather(columns["labels"].addresses, spans, NO_LOSS, labels)
-        if bad < 0:  # labels out of range are reported when their rows are written
+        if bad < 0:  # labels out of range are reported later, when their rows are written
             labels[places] = NO_LOSS
             trained[part] = count_trained(places, lengths[part], labels)
         first = last
@@ -438,10 +437,10 @@ def _trained(
 
 
 CHUNK = 1 << 19
-"""Documents cut together in a pass over all of them."""
+"""Number of documents per chunk in a pass over all documents."""
 
 
-_READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
+_READ_TOGETHER = 1 << 18  # number of documents whose lengths are looked up together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -452,23 +451,23 @@ class SegmentReader:
     documents: int
 
     source: Documents | None = None
-    """Documents of a mapped source; None if only their lengths are known."""
+    """Documents of a mapped source; None if only lengths are known."""
 
     lengths: NDArray[np.int32] | None = None
-    """(documents,) tokens of each document, in memory or mapped; None if they are looked up in the source."""
+    """Number of tokens of each document, in memory or mapped, shape (documents,); None: look them up in the source."""
 
     starts: ValueColumn | None = None
-    """Where the exchanges of chats begin, if there is no source but that is known."""
+    """Starts of the exchanges of chats, used without a source; None if unknown."""
 
     def segments(self, ranges: NDArray[np.int64]) -> Segments:
-        """Cut the documents of some ranges, (first document, one after the last), one range after the other.
+        """Cut the documents of ranges (first document, one after the last), range by range.
 
-        `ranges` is int64, of shape (ranges, 2), ascending. Raises a SourceError for a document that the options forbid.
+        `ranges` is int64, shape (ranges, 2), ascending. Raises a SourceError for a document that the options forbid.
         """
         return self._cut(self.read_lengths(ranges), ranges)
 
     def all_segments(self) -> Segments:
-        """Cut all documents; raise a SourceError if nothing is left to pack, and as `segments` does."""
+        """Cut all documents. Raises a SourceError if nothing is left to pack, and in the cases of `segments`."""
         lengths = self.lengths
         if lengths is None:
             lengths = self.read_lengths(np.array([[0, self.documents]]))
@@ -477,7 +476,7 @@ class SegmentReader:
         return segments
 
     def _cut(self, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None = None) -> Segments:
-        """Cut documents of these lengths, by default all; labels and contents are read if the options need them."""
+        """Cut documents of these lengths, by default all. Reads labels and contents only if the options need them."""
         options, source, table = self.options, self.source, None
 
         def describe(local: int) -> str:
@@ -494,10 +493,10 @@ class SegmentReader:
         return segments if table is None else _without_untrained(segments, table, options, describe)
 
     def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the lengths of the documents of some ranges: int32, in their order."""
+        """Return the lengths of the documents of ranges, in order; int32."""
         lengths, done = np.empty(int(np.diff(ranges).sum()), np.int32), 0
         for begin, end in ranges.tolist():
-            for first in range(begin, end, _READ_TOGETHER):  # their numbers take twice as many bytes
+            for first in range(begin, end, _READ_TOGETHER):  # document numbers take twice the memory of lengths
                 documents = np.arange(first, min(first + _READ_TOGETHER, end))
                 out = lengths[done : done + len(documents)]
                 if self.lengths is not None:
@@ -509,13 +508,13 @@ class SegmentReader:
 
 
 class SegmentChunk(NamedTuple):
-    """Consecutive documents of a pass over all of them."""
+    """Consecutive documents in a pass over all documents."""
 
     account: Account
     segments: Segments
     histogram: NDArray[np.int64]
     values: NDArray[Any]
-    """What the function of `each_chunk` makes of the segments."""
+    """Result of `values_of` for the segments, see `each_chunk`."""
 
 
 def each_chunk(
@@ -525,7 +524,7 @@ def each_chunk(
     first: int = 0,
     last: int | None = None,
 ) -> Iterator[SegmentChunk]:
-    """Cut documents `first` to `last` - 1, by default all, chunk by chunk in some threads; yield chunks in order."""
+    """Cut documents `first` to `last` - 1, by default all, chunk by chunk in threads; yield the chunks in order."""
     last = reader.documents if last is None else last
 
     def read(begin: int) -> SegmentChunk:
@@ -537,16 +536,16 @@ def each_chunk(
 
 
 def trained_cut_off(documents: Documents, options: PackOptions, threads: int) -> int | None:
-    """Count the trained tokens that truncation cuts off; None without it, or if no labels say what is trained."""
+    """Count the trained tokens that truncation cuts off. Returns None without truncation or labels."""
     if options.long != "truncate" or not options.labels or documents.table.labels is None:
         return None
-    options = replace(options, untrained="keep")  # also of documents that are then left out
+    options = replace(options, untrained="keep")  # also count documents that are left out as untrained
     reader = SegmentReader(options=options, documents=documents.identity.documents, source=documents)
 
     def counted(segments: Segments) -> NDArray[np.int64]:
         kept = segments.kept_lengths().astype(np.int64)
         cut = np.flatnonzero((kept > 0) & (kept < segments.lengths))
-        starts = kept[cut] - 1  # the first token of a segment is not counted
+        starts = kept[cut] - 1  # `_trained` does not count the first token of a segment
         return _trained(documents.table, _numbers(segments.ranges, cut), starts, segments.lengths[cut] - starts)
 
     return sum(int(chunk.values.sum()) for chunk in each_chunk(reader, counted, threads))

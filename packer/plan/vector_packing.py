@@ -1,22 +1,21 @@
-"""Vector packing: rows of items with several demands, within the capacity of every resource; for `pack --limit`.
+"""Vector packing for `pack --limit`: items with several demands, packed within the capacity of every resource.
 
 Items have a demand for each resource, such as tokens and images, and a row has a capacity of each (Christensen et al.,
 "Approximation and online algorithms for multidimensional bin packing", 2017, is a survey of vector packing).
 
-Most rows are drawn, each full in the first resource. As in `packer.algorithms.mixed`, a row takes the next items of a
-random order until one does not fit. Then one, two or three others that fill it exactly in the primary resource, and fit
-in all, close it. Of the pairs that do, one is chosen that brings the row close to the ratio of resources that all items
-have together, so that what is left can be packed as tightly. Up to MOST_REMOVED items are put back where nothing closes
-a row.
+Most rows are drawn, each full in one resource, the primary one. As in `packer.algorithms.mixed`, a row takes the next
+items of a random order until one does not fit. Then up to three items close it: they fill the primary resource exactly
+and fit in all others. Among closing pairs, one is preferred that brings the row close to the overall ratio of
+resources, so that the remaining items can be packed as tightly. If nothing closes a row, up to MOST_REMOVED items are
+put back.
 
-What drawn rows leave goes by first fit into rows that have room for it, found in a tree over the rows. A node of the
-tree knows the largest room of each resource among the rows below it. These may be the rooms of different rows, so a
-search takes long where it is misled: rows are full in one resource or another, and few have room in all. Therefore,
-rows are sorted by their rooms whenever searches took long, so that rows below a node have like rooms, and rows that no
-further item fits into are left out. To mislead searches less, a node also knows the largest room among its rows that
-each has of every resource, as a share: rows with rooms [0.5, 0.1] and [0, 0.4] have rooms [0.5, 0.4], of both 0.1. A
-search that takes too long nevertheless is given up, and one begins that comes from the other end, where the rows with
-the most room are.
+Items that are in no drawn row are placed by first fit. A tree over the rows finds the first row with room: a node
+stores the largest room of each resource among the rows below it. These maxima may come from different rows, so a node
+can look as if an item fits when no row below has room. Three measures keep searches short. First, rows are sorted by
+their rooms when searches become slow, so that neighbors are alike; rows that are full are removed. Second, a node also
+stores the largest min-share, where the min-share of a row is the smallest of its rooms as a share of the capacity: rows
+with rooms [0.5, 0.1] and [0, 0.4] have the maxima [0.5, 0.4], but the largest min-share 0.1. Third, a search that
+visits too many nodes is abandoned, and starts again from the other end, where the emptiest rows are.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ from packer.algorithms.permute import DRAWING, key_of, permute_all
 from packer.plan.rows import collected_rows
 
 RESERVES = (0.02, 0.1, 0.2)
-"""Shares of the rows to be drawn that are packed by first fit decreasing instead, tried one after the other."""
+"""Shares of the drawn rows that are dissolved and packed by first fit decreasing instead; tried in this order."""
 
 GOOD_ENOUGH = 0.0005
-"""Rows above the lower bound, as a share of it, at which nothing else is tried."""
+"""No further reserve is tried if the rows exceed the lower bound by at most this share."""
 
 WORTH_SORTING = 0.005
-"""Share of the rows that first fit decreasing alone must save; its rows are not mixed like the corpus."""
+"""Share of the rows that pure first fit decreasing must save to be used; its rows are not mixed like the corpus."""
 
 SCARCE = 0.9
-"""Bound of a resource, as a share of the largest, from which on rows may be drawn full in it."""
+"""A resource may be the primary one if its lower bound is at least this share of the largest bound."""
 
 VISITS = 256
-"""Nodes of the tree that are visited for an item on average, at most, from either end."""
+"""Maximum mean number of nodes visited per item, from each end of the tree."""
 
 FIRST_VISITS = 1 << 16
-"""Nodes that may be visited in addition for the items of a batch."""
+"""Number of additional nodes that may be visited for a batch of items."""
 
 BATCHES, LEAST_BATCH = 16, 1 << 12
-"""Number of batches of items, and the fewest items of one; rows are sorted between batches."""
+"""Number of batches of items, and minimum number of items per batch. Rows are sorted between batches."""
 
 MANY_VISITS = 64
-"""Visits for an item on average after which rows are sorted."""
+"""Mean number of visits per item above which rows are sorted."""
 
-_WHOLE = 1 << 40  # a capacity, as a share
-_BITS = 10  # of each room that rows are sorted by
+_WHOLE = 1 << 40  # fixed-point 1.0 for shares of a capacity
+_BITS = 10  # number of bits per resource in the sort key of rows
 
 
 def pack_vectors(
@@ -66,9 +65,10 @@ def pack_vectors(
 ) -> Rows:
     """Pack items into rows so that the demands in a row are within the capacity of every resource.
 
-    Rows are drawn at random, full in one resource (`packer.plan.vector_packing`). What they leave, and a
-    reserve, is packed by first fit in decreasing order of the largest share. The best of several reserves is kept.
-    `demands`, shape (resources, items), are not above `capacities`, shape (resources,), which are at least 1.
+    Rows are drawn at random, full in one resource (`packer.plan.vector_packing`). The remaining items, and a reserve of
+    drawn rows, are packed by first fit in decreasing order of the largest share. The best of several reserves is kept.
+    `demands` has the shape (resources, items), and `capacities` (resources,). Capacities are at least 1, and no demand
+    exceeds its capacity.
     """
     if max_segments is not None:
         demands = np.concatenate([demands, np.ones((1, demands.shape[1]), np.int32)])
@@ -85,9 +85,9 @@ def pack_vectors(
 def _primary(demands: NDArray[np.int32], capacities: NDArray[np.int64], bounds: NDArray[np.int64]) -> int:
     """Choose the resource in which drawn rows are full: one whose bound is close to the largest.
 
-    The one with the smallest capacity is best. Many items have the same demand of it, such as three images, so one can
-    be chosen that suits the other resources. A resource of which all demands are equal, such as `max_segments`, comes
-    last, because it leaves no choice.
+    Among these, the smallest capacity is best: many items share each demand, such as three images, so there is a choice
+    of items that suit the other resources. A resource with the same demand for every item, such as `max_segments`, is
+    chosen last, because there all items are alike.
     """
     scarce = np.flatnonzero(bounds >= SCARCE * bounds.max(initial=0))
     alike = [demands.shape[1] > 0 and demands[resource].min() == demands[resource].max() for resource in scarce]
@@ -95,7 +95,7 @@ def _primary(demands: NDArray[np.int32], capacities: NDArray[np.int64], bounds: 
 
 
 def _best_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64], bound: int) -> tuple[NDArray[Any], int]:
-    """Return the row of each item, shape (items,), and the number of rows."""
+    """Return (row of each item, shape (items,); number of rows)."""
     drawn = draw_full_rows(demands, capacities)
     drawn_rows = int(drawn.max(initial=-1)) + 1
     shares = np.zeros(len(demands), np.uint16)  # largest share of a capacity that each item takes, in 1 / 65535
@@ -118,7 +118,7 @@ def _fit_others(
     drawn: NDArray[Any],
     kept: int,
 ) -> tuple[NDArray[Any], int]:
-    """Keep the first `kept` of the drawn rows and fit all other items; returns what `_best_rows` does."""
+    """Keep the first `kept` of the drawn rows and fit all other items. Returns (row of each item, number of rows)."""
     in_row = (drawn >= 0) & (drawn < kept)
     rooms = np.empty((kept, len(capacities)), np.int64)
     for resource, capacity in enumerate(capacities.tolist()):
@@ -137,11 +137,12 @@ def vector_first_fit(
     rooms: NDArray[np.int64],
     out_row_of: NDArray[Any],
 ) -> int:
-    """Put items, in a given order, each into the first row that has room for it; returns the number of rows.
+    """Put items, in the order given, each into the first row that has room for it. Returns the number of rows.
 
-    Rows that there are, which have `rooms` left, (rows, resources), come first, those with the least room in front, and
-    then new ones. Items in decreasing order of their largest share of a capacity: first fit decreasing. No demand,
-    (items, resources), is above its capacity. Writes the rows of the items in `order`, which has their numbers.
+    Existing rows, with remaining capacities `rooms` of shape (rows, resources), are tried first, fullest first; then
+    new rows. With items sorted by decreasing largest share of a capacity, this is first fit decreasing. `demands` has
+    the shape (items, resources), and no demand exceeds its capacity. Writes the row of each item in `order` to
+    `out_row_of`.
     """
     shares, resources, rows = _WHOLE // capacities, len(capacities), len(rooms)
     size = max(-(-len(order) // BATCHES), LEAST_BATCH)
@@ -168,10 +169,10 @@ def vector_first_fit(
 
 
 def _room_codes(rooms: NDArray[np.int64], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return numbers to sort rows by, so that rows that come together have like rooms, shape (rows,).
+    """Return sort keys of rows, shape (rows,); rows with neighboring keys have similar rooms.
 
-    The bits of all rooms take turns (Z-order): rooms 0b10 and 0b01 of 0b11 are 0b1001. Of many resources, the first
-    bits alone are taken.
+    The bits of all rooms are interleaved (Z-order): rooms 0b10 and 0b01 of 0b11 are 0b1001. With many resources, only
+    the leading bits of each are used.
     """
     largest = (1 << _BITS) - 1
     codes = np.zeros(len(rooms), np.int64)
@@ -182,10 +183,10 @@ def _room_codes(rooms: NDArray[np.int64], capacities: NDArray[np.int64]) -> NDAr
 
 
 def _tree_of(rooms: NDArray[np.int64], spare: int, shares: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a tree of rows with these rooms and of places for at least `spare` more, (2 * leaves, resources + 1).
+    """Return a tree of rows with these rooms and at least `spare` empty places: (2 * leaves, resources + 1).
 
-    Node 1 is the root, nodes 2 * n and 2 * n + 1 are below n, and row r is node leaves + r. Places without a row
-    have rooms of -1.
+    Node 1 is the root, nodes 2 * n and 2 * n + 1 are below n, and row r is node leaves + r. Places without a row have
+    rooms of -1.
     """
     leaves = 1 << max(len(rooms) + spare - 1, 1).bit_length()
     tree = np.full((2 * leaves, len(shares) + 1), -1, np.int64)
@@ -206,7 +207,7 @@ def _fit(
     rows: int,
     out_row_of: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Place all items and renew the tree; the last column of `demands` is the smallest share.
+    """Place all items and update the tree. The last column of `demands` is the item's smallest share.
 
     Returns (number of rows, nodes visited in searches from the front).
     """
@@ -223,7 +224,7 @@ def _fit(
             for resource in range(len(capacities)):
                 tree[node, resource] = capacities[resource]
         out_row_of[item] = node - leaves
-        least = np.int64(_WHOLE)  # of the rooms, each as a share of the capacity
+        least = np.int64(_WHOLE)  # smallest room as a share of the capacity
         for resource in range(len(capacities)):
             tree[node, resource] -= demands[item, resource]
             least = min(least, tree[node, resource] * shares[resource])
@@ -234,10 +235,10 @@ def _fit(
 
 @jit_if_large
 def _find(tree: NDArray[np.int64], demands: NDArray[np.int64], item: int, end: int, most: int) -> tuple[int, int]:
-    """Return the leaf of the first row with room for an item, and how many nodes were visited.
+    """Return (leaf of the first row with room for an item, number of nodes visited).
 
-    With end = 1, it is the last row. The leaf is 0 if there is none, and -1 if the search was given up after `most`
-    nodes.
+    With end = 1, search for the last row instead. The leaf is 0 if there is none, and -1 if the search was abandoned
+    after `most` nodes.
     """
     leaves = len(tree) // 2
     node = 1
@@ -262,7 +263,7 @@ def _find(tree: NDArray[np.int64], demands: NDArray[np.int64], item: int, end: i
 
 @jit_if_large
 def _update(tree: NDArray[np.int64], node: int) -> None:
-    """Renew the nodes above a row whose rooms have changed."""
+    """Update the nodes above a row whose rooms have changed."""
     node >>= 1
     while node > 0:
         changed = False
@@ -279,44 +280,44 @@ def _update(tree: NDArray[np.int64], node: int) -> None:
 # ---- Drawing ----
 
 FINEST = 1 << 17
-"""Largest capacity of the primary resource for drawing; demands of a larger one are counted in coarser units."""
+"""Maximum capacity of the primary resource for drawing. Larger capacities, and their demands, use coarser units."""
 
 CANDIDATES = 64
-"""Items, next in the order, that are tried as the first of two or three that close a row."""
+"""Number of upcoming items to try as the first of two or three that close a row."""
 
 PARTNERS = 8
-"""Items after it that are tried as the second of three."""
+"""Number of items after the first to try as the second of three."""
 
 LOOKED_AT = 4
-"""Items of one primary demand that are tried as the last."""
+"""Number of items of one primary demand to try as the last."""
 
 MOST_REMOVED = 4
-"""Most items that are put back if nothing closes the row."""
+"""Maximum number of items that are put back if nothing closes the row."""
 
 IMPATIENCE = 0.01
-"""Distance from the aim, in capacities, that is accepted more with every pair that is tried."""
+"""Increase of the accepted distance from the aim per pair tried; distances are in capacities."""
 
 ANY = 1e300
-"""Impatience with which the first pair is taken."""
+"""Value of `impatience` that accepts the first pair."""
 
 MUCH_USED = 0.7
-"""Share of a capacity that full rows use on average above which rows aim at that average."""
+"""A resource is scarce if full rows use more than this share of its capacity on average."""
 
 GAIN = 0.25
-"""Share of what rows so far used too little that the next row aims to use in addition."""
+"""Share of the accumulated shortfall that the next row tries to make up."""
 
 _FREE, _HELD, _PLACED = 0, 1, 2
 
 
 class _Items(NamedTuple):
-    """Items, which of them are in a row, and an index of them by primary demand."""
+    """Items, their states, and an index of items by primary demand."""
 
-    demands: NDArray[np.int32]  # (items, resources) demands in random order of the items; column 0 is the primary one
-    states: NDArray[np.int8]  # (items,) _FREE, _HELD by the row that is drawn, or _PLACED (or given up, or not to draw)
-    jumps: NDArray[Any]  # (items,) of each position that is placed, a later one, with none before it that is free
+    demands: NDArray[np.int32]  # (items, resources) demands of items in random order; column 0 is the primary resource
+    states: NDArray[np.int8]  # (items,) _FREE, _HELD by the row being drawn, or _PLACED (also: given up, not to draw)
+    jumps: NDArray[Any]  # (items,) for a placed position, a later position with no free one in between
     members: NDArray[Any]  # (items,) positions by primary demand, ascending within one; uint32 or int64
-    # Where the members of each primary demand begin and end (without those found to be placed), and where the next
-    # search begins, so that it does not meet those that did not fit again. Shape (capacity + 1,).
+    # Begin and end of each primary demand's members (placed ones are removed when found), and where the next search
+    # starts, so that items that did not fit are not tried again at once. Shape (capacity + 1,).
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
     cursors: NDArray[np.int64]
@@ -325,16 +326,16 @@ class _Items(NamedTuple):
 class _Aim(NamedTuple):
     """Target use of each other resource."""
 
-    use: NDArray[np.float64]  # (resources,) what a full row uses on average
-    weights: NDArray[np.float64]  # (resources,) what a unit too much or too little counts; 0 if it is not scarce
+    use: NDArray[np.float64]  # (resources,) mean use in a full row
+    weights: NDArray[np.float64]  # (resources,) weight of a deviation of one unit; 0 for resources that are not scarce
 
 
 def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[Any]:
-    """Draw rows that are full in the first resource until the items end.
+    """Draw rows that are full in the first resource until no items are left.
 
-    Demands, (items, resources), are in random order of the items, and none is above its capacity; capacities,
-    (resources,), are at least 1. Returns the row of each item, numbered in the order in which they were drawn, and -1
-    for those without: shape (items,), int32, or int64 if there are more items than that counts.
+    `demands`, (items, resources), are in random order of the items, and none exceeds its capacity; `capacities`,
+    (resources,), are at least 1. Returns the row of each item, shape (items,), numbered in the order in which rows were
+    drawn; -1 for items without a row. The dtype is int32, or int64 for 2**31 items or more.
     """
     primary, capacity = coarsen(demands[:, 0], int(capacities[0]))
     counted = demands if capacity == capacities[0] else np.column_stack([primary, demands[:, 1:]])
@@ -344,7 +345,7 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
     starts, members = sorted_indices(primary, capacity + 1)
     starts, ends = starts[:-1].copy(), starts[1:].copy()
     aim = _aim(counted, limits)
-    # Items without primary demand are drawn like others, unless they are needed to fill rows up in a scarce resource.
+    # Items without primary demand are drawn like others, unless they are needed to fill up rows in a scarce resource.
     states = np.where((primary == 0) & aim.weights.any(), _PLACED, _FREE).astype(np.int8)
     jumps = np.arange(1, len(demands) + 1, dtype=number)
     drawing = _Items(counted, states, jumps, members, starts, ends, starts.copy())
@@ -353,10 +354,10 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
 
 
 def coarsen(demands: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
-    """Return demands and a capacity of at most FINEST, in coarser units, such that whatever fits in these units fits.
+    """Convert demands and a capacity to coarser units, so that the capacity is at most FINEST.
 
-    Demands are rounded up and the capacity down: 5, 6 and 10 of 10 in units of 3 are 2, 2 and 3 of 3. A demand is never
-    above the capacity: one that takes all of it is alone in its row.
+    Demands are rounded up and the capacity down, so whatever fits in the coarser units fits: 5, 6 and 10 of 10 in units
+    of 3 are 2, 2 and 3 of 3. Demands above the rounded capacity are clipped to it; such an item gets a row of its own.
     """
     unit = -(-capacity // FINEST)
     return np.minimum(-(-demands // unit), capacity // unit).astype(np.int32), capacity // unit
@@ -372,7 +373,7 @@ def _aim(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> _Aim:
 
 @jit_if_large
 def _draw(drawing: _Items, capacities: NDArray[np.int64], aim: _Aim, out_row_of: NDArray[Any]) -> int:
-    """Draw rows until the order ends and write the row of each item that is in one; returns how many."""
+    """Draw rows until the order ends, and write the row of each item that is in one. Returns the number of rows."""
     items, resources = drawing.demands.shape
     states = drawing.states
     rooms = np.empty(resources, np.int64)
@@ -385,7 +386,7 @@ def _draw(drawing: _Items, capacities: NDArray[np.int64], aim: _Aim, out_row_of:
             rooms[resource] = capacities[resource]
             use = aim.use[resource] + GAIN * behind[resource]
             wanted[resource] = capacities[resource] - min(max(use, 0.0), capacities[resource])
-        # Items come in their order until one does not fit.
+        # Take items in order until one does not fit.
         position = _next_free(drawing, position)
         if position == items:
             return rows
@@ -409,7 +410,7 @@ def _draw(drawing: _Items, capacities: NDArray[np.int64], aim: _Aim, out_row_of:
 
 @jit_if_large
 def _next_free(drawing: _Items, position: int) -> int:
-    """Return the first free position from here on; the number of items where there is none."""
+    """Return the first free position from `position` on, or the number of items if there is none."""
     states, jumps = drawing.states, drawing.jumps
     while position < len(states) and states[position] != _FREE:
         ahead = jumps[position] if states[position] == _PLACED else position + 1
@@ -421,7 +422,7 @@ def _next_free(drawing: _Items, position: int) -> int:
 
 @jit_if_large
 def _fits(demands: NDArray[np.int32], position: int, rooms: NDArray[np.int64]) -> bool:
-    """Whether the rooms are enough for an item."""
+    """Whether an item fits into the remaining room of every resource."""
     for resource in range(len(rooms)):  # noqa: SIM110 - plain loops compile faster
         if demands[position, resource] > rooms[resource]:
             return False
@@ -430,7 +431,7 @@ def _fits(demands: NDArray[np.int32], position: int, rooms: NDArray[np.int64]) -
 
 @jit_if_large
 def _hold(drawing: _Items, position: int, out_rooms: NDArray[np.int64]) -> None:
-    """Put an item into the row that is drawn."""
+    """Put an item into the row being drawn."""
     drawing.states[position] = _HELD
     for resource in range(len(out_rooms)):
         out_rooms[resource] -= drawing.demands[position, resource]
@@ -438,7 +439,7 @@ def _hold(drawing: _Items, position: int, out_rooms: NDArray[np.int64]) -> None:
 
 @jit_if_large
 def _put_back(drawing: _Items, position: int, out_rooms: NDArray[np.int64]) -> None:
-    """Take an item out of the row that is drawn."""
+    """Take an item out of the row being drawn."""
     drawing.states[position] = _FREE
     for resource in range(len(out_rooms)):
         out_rooms[resource] += drawing.demands[position, resource]
@@ -448,10 +449,10 @@ def _put_back(drawing: _Items, position: int, out_rooms: NDArray[np.int64]) -> N
 def _close(
     drawing: _Items, position: int, out_row: NDArray[np.int64], taken: int, out_rooms: NDArray[np.int64], aim: _Aim
 ) -> tuple[int, int]:
-    """Fill a row exactly in the primary resource, putting back as few items as that takes; returns (position, taken).
+    """Fill a row exactly in the primary resource; put back as few items as necessary. Returns (position, taken).
 
-    Items that are put back come next in the order; the first of a row stays. If nothing fills the row, it stays as it
-    is, with room left.
+    Items that are put back are the next ones in the order; the first item of a row stays. If nothing fills the row, it
+    is left unchanged, with room.
     """
     closers = np.empty(3, np.int64)
     for removed in range(min(taken - 1, MOST_REMOVED) + 1):
@@ -472,9 +473,9 @@ def _close(
 
 @jit_if_large
 def _find_closers(drawing: _Items, position: int, rooms: NDArray[np.int64], aim: _Aim, out: NDArray[np.int64]) -> int:
-    """Write the positions of up to three items that close a row to `out`; returns how many, 0 for none.
+    """Write the positions of up to three items that close a row to `out`. Returns their number, 0 if there are none.
 
-    Two are preferred, as in `packer.algorithms.mixed`. One or three are taken as they are found.
+    Two are preferred, as in `packer.algorithms.mixed`. One or three are accepted as soon as they are found.
     """
     first, last = _find_pair(drawing, position, rooms, aim, CANDIDATES, IMPATIENCE)
     if first >= 0:
@@ -504,9 +505,9 @@ def _find_closers(drawing: _Items, position: int, rooms: NDArray[np.int64], aim:
 def _find_pair(
     drawing: _Items, position: int, rooms: NDArray[np.int64], aim: _Aim, candidates: int, impatience: float
 ) -> tuple[int, int]:
-    """Return the positions of two items that close a row, the first of so many candidates; (-1, -1) for none.
+    """Return the positions of two items that close a row, or (-1, -1). The first is among the next `candidates` items.
 
-    Of the pairs so far, the nearest to the aim is taken as soon as it is near enough.
+    Stops as soon as the best pair so far is near enough to the aim; pairs may be farther from it the more were tried.
     """
     demands = drawing.demands
     first, second, least = np.int64(-1), np.int64(-1), np.inf
@@ -532,7 +533,7 @@ def _find_last(drawing: _Items, rooms: NDArray[np.int64], aim: _Aim) -> tuple[in
     found, least = -1, np.inf
     index = cursors[gap]
     for _ in range(min(LOOKED_AT, ends[gap] - starts[gap])):
-        # Members that are in a row are overwritten by the last one, so that each is met once.
+        # Placed members are overwritten by the last member, so that each member is visited only once.
         position = np.int64(-1)
         while position < 0 and starts[gap] < ends[gap]:
             if index >= ends[gap]:

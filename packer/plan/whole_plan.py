@@ -1,4 +1,4 @@
-"""Plan rows with documents of one group only, or limits besides tokens: the whole plan is held in memory."""
+"""Plan rows with groups of documents, or with limits besides tokens. The whole plan is held in memory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class WholePlan:
     """Rows of all shards."""
 
     placed: Rows
-    """Segment numbers of the rows of all shards, one shard after the other."""
+    """Segment numbers of the rows of all shards, shard by shard."""
 
     segments: Segments
     totals: PlanTotals
 
     shard_starts: NDArray[np.int64]
-    """First row of each shard, and the end of the last: shape (shards + 1,)."""
+    """First row of each shard, plus the number of rows; shape (shards + 1,)."""
 
     def rows(self, shard: int) -> LocatedRows:
         """Locate the rows of a shard."""
@@ -52,19 +52,19 @@ class DocumentValues:
     """Values that decide which documents may share a row, in packing order."""
 
     groups: NDArray[np.int32] | None = None
-    """(documents,) group of each document, NO_GROUP for none; None without groups."""
+    """Group of each document, NO_GROUP for none; shape (documents,). None if rows are not grouped."""
 
     limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
-    """(documents,) what each document takes of each limit, by column."""
+    """Amount of each limited column that each document takes, by column; shape (documents,)."""
 
     describe: Callable[[int], str] = "document {:,}".format
     """Function that names a document in messages."""
 
 
 def plan_whole(planning: Planning, values_of: Callable[[], DocumentValues]) -> WholePlan:
-    """Plan rows with groups or under limits; the whole plan is saved as one checkpoint, and then mapped.
+    """Plan rows with groups or under limits. The whole plan is saved as one checkpoint and then mapped.
 
-    Raises a SourceError if a document takes too much.
+    Raises a SourceError if a document exceeds a limit.
     """
     options = planning.reader.options
     segments = planning.reader.all_segments()
@@ -86,7 +86,7 @@ def plan_whole(planning: Planning, values_of: Callable[[], DocumentValues]) -> W
 
 
 def document_values(documents: Documents, extra: Mapping[str, Chunks], options: PackOptions) -> DocumentValues:
-    """Read the groups of documents, and what they take of limits; raise a SourceError if values cannot be used."""
+    """Read the groups of documents and their values for limits. Raises a SourceError if values cannot be used."""
     return DocumentValues(
         groups=None if options.group_by is None else _groups(extra[options.group_by], options.group_by),
         limits={name: _limited(extra[name], name, documents) for name in options.limits},
@@ -95,7 +95,7 @@ def document_values(documents: Documents, extra: Mapping[str, Chunks], options: 
 
 
 def _groups(column: Chunks, name: str) -> NDArray[np.int32]:
-    """Return the group of each document: documents with equal values form a group, those with null are in none."""
+    """Return the group of each document. Documents with equal values form a group; null means no group."""
     codes = group_codes(group_values(column, name))
     if codes.max(initial=NO_GROUP) == NO_GROUP:
         raise SourceError(f"column '{name}' is null in every document; name another with --group-by")
@@ -103,7 +103,7 @@ def _groups(column: Chunks, name: str) -> NDArray[np.int32]:
 
 
 def _limited(column: Chunks, name: str, documents: Documents) -> NDArray[np.int32]:
-    """Return what each document takes of a limit, shape (documents,): 0 if it was rejected."""
+    """Return the value of each document for a limit, shape (documents,); 0 for rejected documents."""
     parts, first = [np.zeros(0, np.int32)], 0
     for chunk in column.chunks:
         wrong = wrong_numbers(chunk)
@@ -120,7 +120,7 @@ def _limited(column: Chunks, name: str, documents: Documents) -> NDArray[np.int3
 
 
 def _place_groups(segments: Segments, values: DocumentValues, options: PackOptions) -> tuple[Rows, PlanTotals]:
-    """Place the documents of each group in rows of their own."""
+    """Place the documents of each group in separate rows."""
     groups, solve = values.groups, partial(solve_histogram, options)
     assert groups is not None
     placed = pack_by_group(segments, groups, solve, max_segments=options.max_segments, seed=options.seed)
@@ -135,7 +135,7 @@ def _place_groups(segments: Segments, values: DocumentValues, options: PackOptio
 
 
 def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
-    """Count groups; `rows_ungrouped` is the number of rows that the documents take if groups are ignored."""
+    """Count groups. `rows_ungrouped` is the number of rows if groups were ignored."""
     return GroupTotals(
         groups=int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
         documents_without=int(np.count_nonzero(groups == NO_GROUP)),
@@ -144,7 +144,7 @@ def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
 
 
 def _place_under_limits(segments: Segments, values: DocumentValues, options: PackOptions) -> tuple[Rows, PlanTotals]:
-    """Place documents so that tokens and further columns of a row stay within their limits; none may be split."""
+    """Place documents so that the tokens and limited columns of a row stay within their limits; none may be split."""
     numbers = segments.numbers()
     documents = segments.locate(numbers)["document"]
     taken = {name: values.limits[name][documents] for name in options.limits}
@@ -171,7 +171,7 @@ def _refuse_above(
     options: PackOptions,
     describe: Callable[[int], str],
 ) -> None:
-    """Raise a SourceError if a document exceeds a limit; `taken` has the values of `documents`, by column."""
+    """Raise a SourceError if a document exceeds a limit. `taken` has the values of `documents`, by column."""
     for name, most in options.limits.items():
         above = np.flatnonzero(taken[name] > most)
         if len(above):
@@ -183,7 +183,7 @@ def _refuse_above(
 
 
 MOST_SOLVED = 16
-"""Number of the largest groups, which the chosen algorithm packs; one compiled pass packs the others by best fit."""
+"""Number of largest groups that the chosen algorithm packs; one compiled pass packs all others by best fit."""
 
 
 def pack_by_group(
@@ -196,8 +196,8 @@ def pack_by_group(
 ) -> Rows:
     """Pack every group on its own, so that no row holds segments of two groups.
 
-    Documents without a group (NO_GROUP in `groups`, shape (documents,)) share rows with each other only. `solve`
-    packs the histograms of the MOST_SOLVED largest groups. The rows of all groups are put in random order.
+    Documents without a group (NO_GROUP in `groups`, shape (documents,)) share rows only with each other. `solve` packs
+    the histograms of the MOST_SOLVED largest groups. The rows of all groups are put in random order.
     """
     max_len = segments.max_len
     grouped = by_group(segments.extents(), groups_of_numbers(segments, groups), max_len, seed)
@@ -215,7 +215,7 @@ def pack_by_group(
         if first == last:
             continue
         patterns = solve(np.bincount(grouped.extents[grouped.numbers[first:last]], minlength=max_len + 1))
-        # The segments of the group and those of the patterns are the same, both with the longest first.
+        # The group and its patterns have the same segments, and both are sorted with the longest first.
         followed = patterns.rows()
         row_of = np.repeat(np.arange(packs, packs + len(followed)), np.diff(followed.row_starts))
         rows[first:last] = row_of[sorted_indices(max_len - followed.values, max_len + 1)[1]]
@@ -224,9 +224,9 @@ def pack_by_group(
 
 
 def by_group(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int, seed: int) -> GroupedSegments:
-    """Sort segments by group, within a group the longest first, and those of equal extent at random.
+    """Sort segments by group, within a group by decreasing extent, and equal extents at random.
 
-    Extents, 0 for a number to leave out, and groups, or NO_GROUP, have the shape (segment numbers,).
+    `extents` (0: leave out) and `groups` (NO_GROUP: none) have the shape (segment numbers,).
     """
     by_extent, numbers = sorted_by_extent(extents, max_len, seed=seed)
     numbers = numbers[by_extent[1] :][::-1]
@@ -238,15 +238,15 @@ def by_group(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int
 
 
 def groups_of_numbers(segments: Segments, groups: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the group of every segment by number: int32, shape (count,)."""
+    """Return the group of every segment number: int32, shape (count,)."""
     return np.concatenate([groups, groups[segments.heads]]) if len(segments.heads) else groups
 
 
 def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: int | None) -> int:
-    """Return a lower bound on rows of one group only: the sum of the bounds of all groups.
+    """Return a lower bound on the rows if each holds one group only: the sum of the groups' bounds.
 
-    The bound of a group is the largest of its tokens over max_len, its segments over `max_segments`, and its segments
-    above half a row.
+    The bound of a group is the largest of three numbers: its tokens / max_len, its segments / `max_segments`, and its
+    number of segments longer than half a row.
     """
     limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
     extents = segments.extents()
@@ -259,13 +259,14 @@ def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: 
 
 
 class GroupedSegments(NamedTuple):
-    """Segments sorted by group, within a group the longest first; a named tuple of arrays, as the kernels take it.
+    """Segments sorted by group, within a group by decreasing extent; a named tuple of arrays for the kernels.
 
-    Groups [1, 0, -1, 1] and extents [3, 5, 2, 4] of segments 0 to 3 give numbers [1, 3, 0, 2] and starts [0, 1, 3, 4].
+    Example: groups [1, 0, -1, 1] and extents [3, 5, 2, 4] of segments 0 to 3 give numbers [1, 3, 0, 2] and starts [0,
+    1, 3, 4].
     """
 
     numbers: NDArray[Any]  # (segments,) segment numbers, uint32 or int64
-    starts: NDArray[np.int64]  # (groups + 2,) group g is numbers[starts[g]:starts[g + 1]]; the last one is no group
+    starts: NDArray[np.int64]  # (groups + 2,) group g is numbers[starts[g]:starts[g + 1]]; the last is without a group
     groups: NDArray[np.int32]  # (segment numbers,) group of each segment, -1 for none
     extents: NDArray[np.int32]  # (segment numbers,) extent of each segment, 0 if it is not in `numbers`
 
@@ -279,11 +280,11 @@ def pack_groups(
     open_rows: OpenPacks,
     out_rows: NDArray[Any],
 ) -> int:
-    """Pack every group on its own by best-fit decreasing; write the row of each segment, and return how many there are.
+    """Pack every group on its own by best-fit decreasing. Write the row of each segment, and return the number of rows.
 
     Segments without a group are one more group. Groups in `is_left_out`, shape (groups + 1,), are packed elsewhere. No
-    row has more than `limit` segments. There are no `open_rows`, before and afterwards, but room for as many as the
-    largest of these groups has segments.
+    row has more than `limit` segments. `open_rows` is empty on entry and on return; its capacity is the number of
+    segments of the largest group packed here.
     """
     numbers, starts, _, extents = grouped
     rows = np.int64(0)
