@@ -1,4 +1,4 @@
-"""Stages of work, whose tasks run in threads, processes, ranks or on a Ray cluster, and what finished tasks leave.
+"""Engines, which run the tasks of a stage in threads, processes, ranks or on a Ray cluster, and checkpoints.
 
 engine.py       `Engine`, which runs the tasks of a stage in threads of this process
 processes.py    `Processes`, which runs them in processes of this machine

@@ -1,7 +1,7 @@
-"""Checkpoints, which hold the results of finished tasks for later tasks: a few facts and arrays in one file.
+"""Checkpoints, which store the results of finished tasks for later tasks: a few facts and arrays in one file.
 
-A checkpoint is a line of JSON (the facts, and the name, dtype, length and offset of each array), followed by the
-bytes of the arrays, aligned to 64 bytes. Reading a checkpoint maps its arrays into memory.
+A checkpoint is a line of JSON (the facts, and the name, dtype, length and offset of each array), followed by the bytes
+of the arrays, aligned to 64 bytes. Reading a checkpoint maps its arrays into memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _ALIGNED = 64  # bytes
-_HEAD = 16 << 10  # bytes at the beginning of a large checkpoint that are read for its facts
+_HEAD = 16 << 10  # bytes of a large checkpoint that are read to get its facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Checkpoint:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
+        """Return the content of the checkpoint's file."""
         described, parts, place = [], [], 0
         for name, array in self.arrays.items():
             content = np.ascontiguousarray(array).tobytes()
@@ -54,14 +54,14 @@ class Checkpoint:
 
 
 def _digest(head: dict[str, Any], body: bytes | memoryview) -> str:
-    """Return the hash of a checkpoint, hexadecimal."""
+    """Return the hexadecimal hash of a checkpoint."""
     hashed = xxhash.xxh3_64(json.dumps(head, sort_keys=True).encode())
     hashed.update(body)
     return hashed.hexdigest()
 
 
 def checkpoint_of(content: bytes | mmap.mmap) -> Checkpoint | None:
-    """Return the checkpoint with this content of a file; None if it is damaged."""
+    """Parse the content of a checkpoint's file. Returns None if it is damaged."""
     end = content.find(b"\n") + 1
     body = np.frombuffer(content, np.uint8, offset=end) if len(content) > end else np.zeros(0, np.uint8)
     try:
@@ -96,7 +96,7 @@ class Checkpoints:
     _held: dict[str, Checkpoint] = field(default_factory=dict, compare=False, repr=False)
 
     def load(self, name: str) -> Checkpoint | None:
-        """Return a checkpoint; None if it is missing or damaged, and its task must run again."""
+        """Return a checkpoint. Returns None if it is missing or damaged, so that its task must run again."""
         if self.store is None:
             return self._held.get(name)
         try:
@@ -107,19 +107,19 @@ class Checkpoints:
     def read(self, name: str) -> Checkpoint:
         """Return the checkpoint of a task that has run."""
         checkpoint = self.load(name)
-        if checkpoint is None:  # another process has just completed the output and removed its checkpoints
+        if checkpoint is None:  # another process has just completed the output and removed the checkpoints
             raise FileNotFoundError(name)
         return checkpoint
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the facts of the checkpoints "STAGE-NUMBER" that exist, by number; lists their folder once."""
+        """Return the facts of the existing checkpoints "STAGE-NUMBER", by number. Lists their folder once."""
         names = {str(number): 0 for number in numbers}
         sizes = names if self.store is None else self.store.sizes(f"{self.folder}/{stage}", among=names)
         facts = self._each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
         return {int(name): each for name, each in zip(sizes, facts, strict=True) if each is not None}
 
     def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
-        """Return the facts of a checkpoint; if it is large and in object storage, read only its head."""
+        """Return the facts of a checkpoint. Reads only its head if it is large and in object storage."""
         if self.store is not None and self.store.is_remote and size > _HEAD:
             with contextlib.suppress(FileNotFoundError, *UNREADABLE):
                 line, _, _ = bytes(self.store.get(self._file(name), _HEAD)).partition(b"\n")
@@ -131,8 +131,8 @@ class Checkpoints:
     def save(self, name: str, checkpoint: Checkpoint, *, lasting: bool = False) -> None:
         """Store a checkpoint, completely or not at all.
 
-        If it is `lasting`, because it cannot be reproduced exactly, it is synced, and a checkpoint that another process
-        has stored meanwhile is kept. Other checkpoints are made again if a crash of the system damages them.
+        Use `lasting` for a checkpoint that cannot be reproduced exactly: it is synced, and a checkpoint that another
+        process has stored meanwhile is kept. Other checkpoints are made again if a crash of the system damages them.
         """
         if self.store is None:
             self._held[name] = checkpoint
@@ -140,7 +140,7 @@ class Checkpoints:
         file, content = self._file(name), checkpoint.to_bytes()
         if not lasting or not self.is_shared:
             self.store.put(file, content, lasting=lasting)
-        elif not self.store.put_if_absent(file, content) and self.load(name) is None:  # it is damaged
+        elif not self.store.put_if_absent(file, content) and self.load(name) is None:  # damaged
             self.store.delete(file)
             self.store.put_if_absent(file, content)
 
@@ -155,7 +155,7 @@ class Checkpoints:
 def _run_saved(
     checkpoints: Checkpoints, stage: str, task: Callable[[int], Checkpoint], number: int
 ) -> tuple[int, Mapping[str, Any]]:
-    """Run a task, and store its checkpoint; return the number and the facts of the checkpoint that is stored."""
+    """Run a task and store its checkpoint. Returns the number and the facts of the stored checkpoint."""
     name = f"{stage}-{number}"
     checkpoints.save(name, task(number), lasting=True)
     return number, checkpoints.read(name).facts
@@ -164,7 +164,7 @@ def _run_saved(
 def make_checkpoint(
     checkpoints: Checkpoints, name: str, make: Callable[[], Checkpoint], engine: Engine, *, lasting: bool = False
 ) -> Checkpoint:
-    """Return the checkpoint of a stage with a single task; if it does not exist yet, one process calls `make`."""
+    """Return the checkpoint of a stage with a single task. If it does not exist, one process calls `make`."""
     checkpoint: Checkpoint | None = None
 
     def is_made() -> bool:
@@ -185,10 +185,10 @@ def run_stage(
     engine: Engine,
     progress: Progress,
 ) -> Mapping[int, Mapping[str, Any]]:
-    """Run the tasks of a stage whose checkpoints do not exist yet; return the facts of all tasks by number.
+    """Run the tasks of a stage that have no checkpoint yet. Returns the facts of all tasks by number.
 
-    Of several processes that run a task, the first to store its checkpoint decides the result. Progress is reported as
-    "plan", in tasks.
+    If several processes run a task, the first to store its checkpoint decides the result. Progress is reported as
+    "plan", counted in tasks.
     """
     saved = partial(_run_saved, checkpoints, stage, task)
     found: dict[int, Mapping[str, Any]] = {}

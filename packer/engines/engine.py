@@ -1,15 +1,15 @@
 """Engines, which run the tasks of a stage.
 
-A stage is a number of tasks, each of which leaves a file when it is done: a checkpoint, a decoded stream or a shard.
-Any process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
-through a stage, and any later process can do what an interrupted one has left.
+A stage is a number of tasks. Each task writes a file when it is done: a checkpoint, a decoded stream or a shard. Any
+process may run any task, even a second time, and writes the same file. Therefore one process or several can work
+through a stage, and a later process can finish what an interrupted one left undone.
 
 `packer.signals.raise_if_interrupted` is called before each task, and regularly in tasks that run in threads of this
 process. It ends them if a signal is to end the command, or if another task failed. Tasks call `CURRENT_TASK.report`
-while they run, so that progress moves before they are done.
+while they run, so that progress is visible before they are done.
 
 If packer is called as a library, Ctrl-C raises KeyboardInterrupt anywhere in the Python code of the main thread.
-`Future.result`, `concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`, where such an
+`Future.result`, `concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`. There, such an
 exception can release a lock that a worker holds, and the worker fails with a traceback. The functions of this module
 wait in `queue.SimpleQueue` instead. It is written in C, so no exception can interrupt it halfway.
 """
@@ -33,19 +33,21 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 AHEAD = 3
-"""Calls per thread that are submitted before their results are taken, including the running one."""
+"""Number of calls per thread in flight, including the running one."""
 
-_DECODED_AHEAD = 1  # results that may wait in a `DecodePool`, in addition to one per worker
+_DECODED_AHEAD = 1  # number of results that may wait in a `DecodePool`, in addition to one per worker
 
 Call: TypeAlias = Callable[[int], Result]
-"""Task of a stage: a function of a number."""
+"""Function that runs task `number` of a stage and returns its result."""
 
 Report: TypeAlias = Callable[..., None] | None
-"""Function that a running task on this machine calls with its number and the amounts that it has done so far."""
+"""Function that a running task on this machine calls with its number and the amount of work done so far."""
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
-"""Function that returns which of some tasks have left their files. It is called with many task numbers at a time,
-because each call takes a request in object storage."""
+"""Function that returns which of the given tasks have written their files.
+
+It is called with many task numbers at a time, because each call makes a request to object storage.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,25 +59,25 @@ class Engine:
     """
 
     workers: int = 1
-    """Largest number of tasks of this process at the same time."""
+    """Maximum number of tasks that run at once in this process."""
 
     is_shared: ClassVar[bool] = False
-    """Whether other processes work on the same output; files that they finished are then not checked again."""
+    """Whether other processes work on the same output. Files that they finished are then not checked again."""
 
     is_local: ClassVar[bool] = True
-    """Whether tasks run in threads of this process; if not, they are pickled."""
+    """Whether tasks run in threads of this process; otherwise they are pickled."""
 
     def run(
         self, task: Call[Result], numbers: Sequence[int], report: Report = None, *, local: Call[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
 
-        `local` is the same task for threads of this process, which can also share objects that cannot be pickled.
+        local: the same task for threads of this process; it may share objects that cannot be pickled.
         """
         return run_tasks(local or task, numbers, self.workers, report)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
-        """Yield tasks for this process to run, until all are done.
+        """Yield tasks for this process to run, until all tasks are done.
 
         `done` is called repeatedly if several processes share the work.
         """
@@ -87,16 +89,16 @@ class Engine:
     def run_missing(
         self, task: Call[Result], numbers: Sequence[int], done: Done, report: Report = None
     ) -> Iterator[Result]:
-        """Run tasks until all are done; yield the results of the tasks that this process ran."""
+        """Run tasks until all are done. Yields the results of the tasks that this process ran."""
         for missing in self.assigned(numbers, done):
             yield from self.run(task, missing, report)
 
 
 def run_once(engine: Engine, task: Callable[[], Result], is_done: Callable[[], bool]) -> Result | None:
-    """Run a task in exactly one process, or in another if that process dies, and wait in all others until it is done.
+    """Run a task in one process while the others wait. If that process dies, another one takes over.
 
-    `is_done` returns whether any process has done it. Returns the result of the task, or None in processes that did not
-    run it.
+    is_done: function that returns whether any process has finished the task. Returns the result of the task, or None in
+    processes that did not run it.
     """
     result = None
     for _ in engine.assigned([0], lambda only: only if is_done() else ()):
@@ -105,7 +107,7 @@ def run_once(engine: Engine, task: Callable[[], Result], is_done: Callable[[], b
 
 
 def without(tasks: Sequence[int], done: Collection[int]) -> list[int]:
-    """Return the tasks that are not done, in order."""
+    """Return the tasks that are not in `done`, in order."""
     left_out = frozenset(done)
     return [task for task in tasks if task not in left_out]
 
@@ -123,7 +125,7 @@ def run_tasks(
     """Call a function for every task; yield results as they arrive, in any order.
 
     The function should call `raise_if_interrupted()` regularly. At the first exception, or when the caller stops
-    iterating, waiting tasks are cancelled, running tasks are stopped and waited for, and the exception is raised.
+    iterating, waiting tasks are cancelled. Running tasks are stopped and waited for, and the exception is raised.
     """
     stopping = threading.Event()
     workers = max(1, min(workers, len(tasks)))
@@ -151,11 +153,11 @@ def run_tasks(
 
 
 class DecodePool:
-    """A fixed number of threads that decode blocks for several readers, each of which gets its results in order.
+    """A fixed number of threads that decode blocks for several readers. Each reader gets its results in order.
 
-    Every reader has one block in work. The number of blocks decoded ahead is limited for all readers together, so
-    memory does not grow with the number of readers. A single reader, as of one big compressed file, can still keep all
-    threads busy.
+    Each reader always has one block being decoded. The number of blocks decoded ahead is limited for all readers
+    together, so memory does not grow with the number of readers. A single reader, such as one big compressed file, can
+    still keep all threads busy.
     """
 
     def __init__(self, workers: int) -> None:
@@ -203,7 +205,7 @@ class DecodePool:
 
 
 def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
-    """Yield futures as they finish, in any order. An iterator can submit each future when it is asked for it.
+    """Yield futures as they finish, in any order. `futures` may be an iterator that submits each future on demand.
 
     At most `ahead` futures are in flight (None: all), so a million tasks do not become a million futures.
     """

@@ -1,7 +1,8 @@
-"""Tasks in processes of this machine, for work that holds the interpreter's lock, or that a fork cannot do.
+"""Tasks in processes of this machine, for work that holds the interpreter lock or cannot run after a fork.
 
-The processes are fresh interpreters, not forks, because this process has threads. Unlike those of `multiprocessing`,
-they do not import its main module, because that may be a script that packs without checking its `__name__`.
+The processes are fresh interpreters, not forks, because this process has threads. Unlike processes of
+`multiprocessing`, they do not import the main module, because that may be a script that packs without checking its
+`__name__`.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from packer.errors import PackerError
 from packer.signals import CURRENT_TASK, raise_if_interrupted
 
 _SERVE = "import sys; from packer.engines.processes import serve; serve(int(sys.argv[1]))"
-_POLL = 0.05  # seconds between two checks of a waiting thread whether it is to stop
-_REPORTED_EVERY = 1.0  # seconds between two reports of a task
+_POLL = 0.05  # seconds between checks of a waiting thread for a reason to stop
+_REPORTED_EVERY = 1.0  # seconds between reports of a task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Processes(Engine):
-    """An engine that runs every task in one of `workers` processes, which are started for each stage."""
+    """An engine that runs each task in one of `workers` processes, which are started for each stage."""
 
     is_local: ClassVar[bool] = False
 
     def threads(self, tasks: int) -> int:
-        """Return the number of threads for each of the processes that run `tasks` tasks."""
+        """Return the number of threads for each process if there are `tasks` tasks."""
         return max(1, self.workers // max(1, tasks))
 
     def run(
@@ -45,7 +46,7 @@ class Processes(Engine):
         """Run tasks in processes. Raises the errors of tasks unchanged, and a PackerError if a process was killed."""
         content = pickle.dumps(task)
         idle: SimpleQueue[TaskProcess] = SimpleQueue()
-        # the library of tokenizers would start a thread for each core in every process
+        # The tokenizers library would start a thread for each core in every process.
         threads = {"RAYON_NUM_THREADS": str(self.threads(len(numbers)))}
         started = [TaskProcess(content, threads) for _ in range(min(self.workers, len(numbers)))]
         for process in started:
@@ -71,13 +72,13 @@ class Processes(Engine):
 
 
 class ProcessEndedError(Exception):
-    """Raised when a process ends before it answers; the message is the signal that killed it, or its exit code."""
+    """Raised if a process ends before it answers. The message is the signal that killed it, or its exit code."""
 
 
 class TaskProcess:
-    """A process that runs a pickled task, and ends when this end of its pipe is closed.
+    """A process that runs a pickled task, and ends when this process closes its end of the pipe.
 
-    It has the environment variables of this process, and `defaults` for variables that this process does not have.
+    It has the environment variables of this process. `defaults` sets variables that this process does not have.
     """
 
     def __init__(self, content: bytes, defaults: Mapping[str, str] | None = None) -> None:
@@ -86,14 +87,14 @@ class TaskProcess:
         with theirs:
             fd = theirs.fileno()
             words = [sys.executable, "-c", _SERVE, str(fd)]
-            # in a session of its own, so that only `end` ends it, and not a Ctrl-C in the terminal
+            # In a session of its own, so that only `end` ends it, and not Ctrl-C in the terminal.
             self._process = subprocess.Popen(
                 words, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, start_new_session=True
             )
         self._content: bytes | None = content
 
     def call(self, argument: object) -> Any:
-        """Run the task for an argument; return its result or raise its error, and pass on what it reports."""
+        """Run the task for an argument and pass on its reports. Returns its result or raises its error."""
         try:
             if self._content is not None:
                 self._pipe.send_bytes(self._content)
@@ -138,7 +139,7 @@ def serve(fd: int) -> None:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _REPORTED_EVERY
-            with contextlib.suppress(OSError):  # the other end was closed: `receive` ends this process
+            with contextlib.suppress(OSError):  # the other end was closed, so `receive` ends this process
                 pipe.send((amounts, None, None))
 
     threading.Thread(target=receive, daemon=True).start()

@@ -1,13 +1,13 @@
-"""Ranks 0 to N - 1, which are processes, on one machine or many, that pack into the same folder.
+"""Ranks 0 to N - 1: processes, on one machine or many, that pack into the same folder.
 
-Every rank runs the same program, with the same stages. It runs the tasks whose number modulo N is its own. Then it
-waits for the tasks of the others by looking for the files that they leave. If a rank has no heartbeat, the others
-divide its tasks.
+Every rank runs the same program with the same stages. It runs the tasks whose number modulo N is its own number. Then
+it waits for the tasks of the other ranks by looking for the files that they write. If a rank has no heartbeat, the
+other ranks divide its tasks.
 
-OUT/.packer/ranks/3     the heartbeat of rank 3: who wrote it, and a number that grows
+OUT/.packer/ranks/3     heartbeat of rank 3: who wrote it, and a number that grows
 
 Clocks of different machines are never compared. A heartbeat is a file that changes, and a rank measures by its own
-clock how long the file has not changed. In object storage, where every look is a request, heartbeats are written and
+clock how long the file has not changed. In object storage, where every read is a request, heartbeats are written and
 read less often.
 """
 
@@ -36,7 +36,7 @@ PATIENCE = 30.0
 
 _TIMES_IN_STORES = 2.5  # factor of INTERVAL in object storage
 
-_LONGEST_WAIT = 0.5  # most seconds between two checks of what others have done, in a file system
+_LONGEST_WAIT = 0.5  # maximum seconds between checks for the work of other ranks, in a file system
 
 FOLDER = ".packer/ranks"
 """Name of the folder of heartbeats in the store of an output."""
@@ -45,17 +45,17 @@ _LEFT = "left"
 _FAILED = "failed "
 
 FIRST_WAIT = 0.02
-"""Seconds between the first two checks of what others have done."""
+"""Seconds between the first two checks for the work of other ranks."""
 
 _VARIABLES = (
-    ("RANK", "WORLD_SIZE"),  # torchrun; first, because it may itself be started by srun
+    ("RANK", "WORLD_SIZE"),  # torchrun; first, because srun may have started it
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
 )
 
 
 class FinishedElsewhere(Exception):  # noqa: N818 (nothing went wrong)
-    """Raised in a rank when another one has completed the output."""
+    """Raised in a rank if another rank has completed the output."""
 
 
 class RankOf(NamedTuple):
@@ -66,9 +66,9 @@ class RankOf(NamedTuple):
 
 
 def rank_of(ranks: str | None, environ: Mapping[str, str] = os.environ) -> RankOf | None:
-    """Return which rank this process is, given "R/N"; None if it works alone.
+    """Return the rank of this process, given "R/N"; None if it works alone.
 
-    "env" stands for the numbers that torchrun, Slurm or SkyPilot set. Raises an OptionError if these are wrong, and a
+    "env" reads the numbers that torchrun, Slurm or SkyPilot set. Raises an OptionError if these are wrong, and a
     PackerError if there are none.
     """
     if ranks is None:
@@ -93,7 +93,7 @@ def rank_of(ranks: str | None, environ: Mapping[str, str] = os.environ) -> RankO
 
 @dataclass(kw_only=True, slots=True)
 class Heartbeats:
-    """Heartbeats, which are files by which ranks see which others are alive."""
+    """Heartbeats: files that show which other ranks are alive."""
 
     store: Store
     patience: float = field(default_factory=lambda: PATIENCE)
@@ -103,7 +103,7 @@ class Heartbeats:
     """Whether this process was not started as one of several ranks."""
 
     _signs: dict[int, tuple[str, float, float]] = field(default_factory=dict)
-    """For each rank: the heartbeat that was last read, when it last changed, and when it was read."""
+    """For each rank: the last heartbeat read, the time of its last change, and the time when it was read."""
 
     _begun: float = field(default_factory=time.monotonic)
     _who: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -117,14 +117,14 @@ class Heartbeats:
 
     @contextlib.contextmanager
     def shown(self, rank: int, is_complete: Callable[[], bool]) -> Iterator[None]:
-        """Write heartbeats of a rank; at the end, write that it has left, or why the source cannot be packed.
+        """Write heartbeats of a rank. At the end, write that it has left, or why the source cannot be packed.
 
         Removes the heartbeat if the output is complete.
         """
         self._rank = rank
         for other, content in self._read_all().items():
             if other != rank:
-                self._signs[other] = content, self._begun, self._begun  # left behind by earlier runs
+                self._signs[other] = content, self._begun, self._begun  # from earlier runs
         self._write("0")
         thread = threading.Thread(target=self._repeat, daemon=True, name="heartbeat")
         thread.start()
@@ -143,10 +143,11 @@ class Heartbeats:
                     self.store.delete(_name(rank))
 
     def alive(self, ranks: Collection[int]) -> set[int]:
-        """Return the ranks with a recent heartbeat. A rank without any counts as alive for `patience` seconds at first.
+        """Return the ranks with a recent heartbeat.
 
-        Heartbeats are read again; in object storage several at a time, and only if the last look is older than
-        `interval`. Raises a SourceError if another rank has found a fault in the source since this rank began.
+        A rank without a heartbeat counts as alive during the first `patience` seconds. Reads heartbeats again. In
+        object storage, it reads several at a time, and only if the last read is older than `interval`. Raises a
+        SourceError if another rank has found a fault in the source since this rank began.
         """
         now, pause, found = time.monotonic(), self.interval if self.store.is_remote else 0.0, set()
         due = [rank for rank in ranks if rank not in self._signs or now - self._signs[rank][2] >= pause]
@@ -163,7 +164,7 @@ class Heartbeats:
         return found
 
     def any_changes(self) -> bool:
-        """Wait for `patience`; return True as soon as any heartbeat changes, False if all ranks have left."""
+        """Wait for `patience` seconds. Returns True when any heartbeat changes, False if all ranks have left."""
         first = self._read_all()
         while any(not _has_left(sign) for sign in first.values()):
             now = self._read_all()
@@ -181,7 +182,7 @@ class Heartbeats:
         return dict(zip(ranks, self.store.each(self._read, ranks), strict=True))
 
     def _read(self, rank: int) -> str:
-        """Return the last heartbeat of a rank; "" if there is none, or the previous one if the store fails."""
+        """Return the last heartbeat of a rank; "" if there is none. If the store fails, returns the previous one."""
         try:
             return bytes(self.store.get(_name(rank))).decode()
         except (FileNotFoundError, UnicodeDecodeError):
@@ -203,7 +204,7 @@ class Heartbeats:
             self._write(str(count))
 
     def _write(self, word: str) -> None:
-        """Replace the heartbeat of this rank; ignore errors, because the output may just be complete or removed."""
+        """Replace the heartbeat of this rank. Ignores errors, because the output may just be complete or removed."""
         with contextlib.suppress(OSError, ClaimLostError):
             self.store.put(_name(self._rank), f"{self._who} {word}".encode(), lasting=False)
 
@@ -213,7 +214,7 @@ def _name(rank: int) -> str:
 
 
 def _has_left(heartbeat: str) -> bool:
-    """Whether a heartbeat says that its rank has ended, or was removed."""
+    """Whether a heartbeat says that its rank has left or failed. A removed heartbeat is empty, and counts as left."""
     return not heartbeat or heartbeat.endswith(f" {_LEFT}") or f" {_FAILED}" in heartbeat
 
 
@@ -229,7 +230,7 @@ class Ranks(Engine):
     is_shared: ClassVar[bool] = True
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
-        """Yield this rank's own tasks and then, while it waits for the others, tasks of ranks that have died.
+        """Yield this rank's own tasks; then, while it waits for the others, tasks of ranks that have died.
 
         Raises `FinishedElsewhere` if another rank has completed the output, and a SourceError if another rank has found
         a fault in the source.
@@ -251,7 +252,7 @@ class Ranks(Engine):
             if adopted:
                 yield adopted
                 continue
-            # Looking may be slow on distant storage, and must not keep other ranks from their work.
+            # Reading may be slow on distant storage, and must not keep other ranks from their work.
             time.sleep(max(wait, 4 * (time.monotonic() - begun)))
             wait = min(2 * wait, self.heartbeats.interval if self.heartbeats.store.is_remote else _LONGEST_WAIT)
 

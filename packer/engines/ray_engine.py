@@ -1,4 +1,4 @@
-"""Tasks on any node of a Ray cluster; all nodes must see the same storage."""
+"""Tasks on any node of a Ray cluster. All nodes must see the same storage."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from packer.errors import PackerError, extra, first_line
 from packer.signals import raise_if_interrupted
 
 RETRIES = 3
-"""Times that Ray repeats a task whose worker or node died. A task that raises an error is not repeated."""
+"""Number of times that Ray repeats a task whose worker or node died. A task that raises an error is not repeated."""
 
 _ANSWERS_WITHIN = 10.0
 """Seconds within which a cluster must answer."""
 
 _AHEAD = 2
-"""Tasks per core of the cluster that are submitted before their results are taken."""
+"""Number of tasks per core of the cluster in flight."""
 
 _LOOK = 0.5
 """Seconds between checks for a signal that is to end the command."""
 
 _HEAD_PATIENCE, _NODE_PATIENCE = 30.0, 5.0
-"""Seconds without an answer after which the head of the cluster, and the node of this process, count as lost.
+"""Seconds without an answer after which the cluster's head, and the node of this process, are considered lost.
 
 Ray itself would end this process after 60 and about 15 seconds, with its own messages. A head may be restarted within
 this time.
@@ -40,9 +40,9 @@ this time.
 def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
     """Yield an engine that is connected to a cluster.
 
-    The address is "auto" for the cluster that this machine belongs to. None starts a cluster of `workers` cores on this
-    machine, which is stopped at the end. Raises a PackerError if Ray is not installed, or no cluster answers at the
-    address.
+    address: address of a cluster; "auto" for the cluster that this machine belongs to; None to start a cluster of
+    `workers` cores on this machine, which is stopped at the end. Raises a PackerError if Ray is not installed, or if no
+    cluster answers at the address.
     """
     try:
         import ray
@@ -71,7 +71,7 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RayEngine(Engine):
-    """An engine that runs every task as a Ray task. This process alone claims the output and collects the results."""
+    """An engine that runs each task as a Ray task. Only this process claims the output and collects the results."""
 
     is_local: ClassVar[bool] = False
 
@@ -118,7 +118,7 @@ class RayEngine(Engine):
 
 
 class _Cluster:
-    """The head of a cluster and the node of this process, both of which must answer."""
+    """The head of a cluster and the node of this process, which must both answer."""
 
     def __init__(self) -> None:
         import ray
@@ -130,7 +130,7 @@ class _Cluster:
         self._answered: dict[str, float] = {}  # time of the last answer; through a Ray client, neither may ever answer
 
     def check(self) -> None:
-        """Raise a PackerError if one of them has stopped answering; must be called regularly."""
+        """Raise a PackerError if one of them has stopped answering. Call it regularly."""
         for address, patience in self._patience.items():
             try:
                 _connect(address)
@@ -143,7 +143,7 @@ class _Cluster:
 
 
 def _connect(address: str) -> None:
-    """Connect to HOST:PORT, and raise an error immediately if nothing answers there."""
+    """Connect to HOST:PORT. Raises an error immediately if nothing answers there."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("it is HOST:PORT, or auto")
@@ -151,7 +151,7 @@ def _connect(address: str) -> None:
 
 
 def _probe(address: str | None) -> None:
-    """Connect to a cluster's address, HOST:PORT, or fail immediately; Ray itself would try for many minutes."""
+    """Connect to a cluster at HOST:PORT, or fail immediately. Ray itself would try for many minutes."""
     if address in (None, "auto", "local"):
         return
     _connect(str(address).rpartition("://")[2])

@@ -1,10 +1,10 @@
 """Files in folders and in object storage, such as s3://bucket/key.
 
 paths.py         paths as users write them
-store.py         `Store`, through which outputs are written: a folder, or a prefix in object storage
+store.py         `Store`, the only way in which outputs are written: to a folder, or a prefix in object storage
 local_files.py   locks, temporary files and temporary memory
-remote_path.py   `RemotePath`, which reads and writes objects like a `pathlib.Path`, also as seekable files
-buckets.py       buckets, which are opened once per process, and requests to them
+remote_path.py   `RemotePath`, which reads and writes objects like a `pathlib.Path`, and as seekable files
+buckets.py       buckets, opened once per process, and requests to them
 mirror.py        `Mirror`, memory as large as an object, into which parts of the object are fetched
 """
 

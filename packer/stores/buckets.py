@@ -1,8 +1,8 @@
-"""Buckets in object storage, which are opened once per process, and requests, which are repeated if they fail.
+"""Buckets in object storage, opened once per process, and requests to them, repeated if they fail.
 
 Credentials and endpoints are found as the vendors' own tools find them. For S3 these are the environment
-(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...), web identities, and roles of containers and instances; profiles and
-single sign-on are read by boto3 where it is installed.
+(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...), web identities, and roles of containers and instances. boto3, if it is
+installed, reads profiles and single sign-on.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_OPENED_TOGETHER = 16  # files, each of which may make several requests at the same time
+_OPENED_TOGETHER = 16  # number of files; opening each may make several requests at the same time
 
 AT_ONCE = 32
-"""Largest number of requests of a process at the same time; a store answers each after 10 to 100 ms."""
+"""Maximum number of requests of a process at the same time. A store answers each after 10 to 100 ms."""
 
 PART = 8 << 20
-"""Bytes of a request that reads or writes part of a large object."""
+"""Maximum number of bytes that one request reads or writes of a large object."""
 
 TIMEOUT = timedelta(seconds=60)
-"""Time for a request with its body, which is at most 16 MB."""
+"""Time limit of a request, including its body of at most 16 MB."""
 
 _TRIES = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between tries
-_SILENT_TRIES = 2  # tries without an answer, after which a store is given up
-_LEFT_ALONE = 10.0  # seconds without requests to a silent store, so that a command that fails ends at once
+_SILENT_TRIES = 2  # number of tries without an answer after which a store is given up
+_LEFT_ALONE = 10.0  # seconds without requests to a silent store, so that a failing command ends at once
 
 _PREAMBLE = re.compile(r"^Generic \w+ error: Error performing .*? retry_timeout: \S+\s+- ")
-_FINAL = ("dns error", "InvalidAccessKeyId", "ExpiredToken", "status: 400")  # errors that another try would repeat
-_NO_REASON = re.compile(r"status code: (4\d\d [A-Za-z ]+):?$")  # an answer to HEAD, which has no body
+_FINAL = ("dns error", "InvalidAccessKeyId", "ExpiredToken", "status: 400")  # errors that would only repeat
+_NO_REASON = re.compile(r"status code: (4\d\d [A-Za-z ]+):?$")  # the answer to a HEAD request, which has no body
 
 
 class ChangedError(StoreError):
-    """An object has another version than when it was opened."""
+    """Raised if an object has another version than when it was opened."""
 
 
 def requested(name: str, request: Callable[[], Result]) -> Result:
-    """Make a request to an address; repeat it after a pause if the store or the network fails.
+    """Make a request to an address. Repeats it after a pause if the store or the network fails.
 
     Raises:
-        FileNotFoundError: there is no such object.
-        FileExistsError: the object exists, and was not to be replaced.
-        ChangedError: the object has another version than the one asked for.
+        FileNotFoundError: the object does not exist.
+        FileExistsError: the object exists, and the request must not replace it.
+        ChangedError: the object has another version than the requested one.
         PermissionError: credentials are missing, wrong or not sufficient.
-        StoreError: anything else, after several tries. If the store does not answer, it is raised after 2 * TIMEOUT,
-            and immediately by the next requests.
+        StoreError: anything else, after several tries; after 2 * TIMEOUT if the store does not answer, and then
+            immediately for the next requests.
     """
     try:
         from obstore import exceptions
@@ -93,7 +93,7 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
             if "NoSuchBucket" in str(error):
                 remedy = f"create it, or check the name{' and AWS_ENDPOINT_URL' if _endpoint() else ''}"
                 raise PackerError(f"{bucket}: there is no such bucket: {remedy}") from error
-            if "status: 403" in str(error):  # obstore has no error of its own for a list that is denied
+            if "status: 403" in str(error):  # obstore has no own error for a list request that is denied
                 raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
             silent += _is_silent(error)
             if silent == _SILENT_TRIES and _answered.get(store, begun) <= begun:
@@ -108,12 +108,12 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
     raise AssertionError
 
 
-_answered: dict[str, float] = {}  # when a request last succeeded, by bucket
+_answered: dict[str, float] = {}  # time of the last successful request, by bucket
 _left_alone_until: dict[str, float] = {}
 
 
 def _is_silent(error: BaseException) -> bool:
-    """Whether no answer came in time."""
+    """Whether the error is that no answer came in time."""
     return "kind: Timeout" in str(error) or "timed out" in str(error)
 
 
@@ -122,8 +122,8 @@ def _no_answer() -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the innermost reason of an error in one short line."""
-    if "/latest/api/token" in str(error):  # the last place where S3 credentials are looked for
+    """Return the innermost reason of an error as one short line."""
+    if "/latest/api/token" in str(error):  # S3 credentials are searched there last
         return (
             "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true "
             "for a public bucket"
@@ -145,7 +145,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Call a function for each item, several at a time, because it waits for a store; return the results in order."""
+    """Call a function for each item, several at a time, because it waits for a store. Returns the results in order."""
     if len(items) <= 1:
         return [task(item) for item in items]
     futures = [submitted(task, item) for item in items]
@@ -157,7 +157,7 @@ def in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[R
 
 
 def opened_in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Do what `in_parallel` does in other threads, for a function that itself calls `in_parallel`."""
+    """Do what `in_parallel` does, but in other threads: `task` may call `in_parallel` itself."""
     if len(items) <= 1:
         return [task(item) for item in items]
     with ThreadPoolExecutor(min(_OPENED_TOGETHER, len(items))) as threads:
@@ -165,7 +165,7 @@ def opened_in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) ->
 
 
 def submitted(task: Callable[..., Result], *arguments: object) -> Future[Result]:
-    """Begin a call in a thread, because it waits for a store."""
+    """Start a call in a thread, because it waits for a store."""
     return _threads(os.getpid()).submit(task, *arguments)
 
 
@@ -174,15 +174,15 @@ def _threads(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="store")
 
 
-# buckets by their addresses
+# Buckets by address.
 
-_RETRIES = 4  # retries by obstore within one of our tries, such as for a part of a large upload
+_RETRIES = 4  # retries by obstore within each of our tries, such as for a part of a large upload
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 
 SCHEMES: dict[str, Callable[[str], ObjectStoreMethods] | None] = dict.fromkeys(
     ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 )
-"""Beginnings of addresses that are object storage, and functions that open a bucket; None where obstore does."""
+"""Functions that open a bucket, by the beginning of an address in object storage; None if obstore opens it."""
 
 
 def opened_bucket(scheme: str, bucket: str) -> ObjectStoreMethods:
@@ -192,7 +192,7 @@ def opened_bucket(scheme: str, bucket: str) -> ObjectStoreMethods:
     that has used a store.
     """
     global _process
-    if _process not in (None, os.getpid()):  # a request would wait forever for the threads of obstore
+    if _process not in (None, os.getpid()):  # obstore's threads are missing here, so a request would wait forever
         raise PackerError(
             f"{scheme}://{bucket}: this process was forked from one that has used object storage, and cannot use it: "
             'start processes by spawning them, as with multiprocessing.set_start_method("spawn")'
@@ -201,7 +201,7 @@ def opened_bucket(scheme: str, bucket: str) -> ObjectStoreMethods:
     return _opened(scheme, bucket)
 
 
-_process: int | None = None  # process that has used obstore; obstore's threads do not survive a fork
+_process: int | None = None  # id of the process that has used obstore, whose threads do not survive a fork
 
 
 @lru_cache(maxsize=64)
@@ -232,7 +232,7 @@ def _endpoint() -> str:
 
 
 def _credentials_of_boto3() -> dict[str, object]:
-    """Return the option with a provider of credentials from a profile or a single sign-on, if there are any."""
+    """Return the option that provides credentials of a profile or a single sign-on, if there are any."""
     if "AWS_ACCESS_KEY_ID" in os.environ or os.environ.get("AWS_SKIP_SIGNATURE"):
         return {}
     try:

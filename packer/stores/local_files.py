@@ -1,8 +1,7 @@
 """Local files: locks between processes, temporary files, and temporary memory for parts of objects.
 
 Each process has a folder for temporary files in TMPDIR, which is removed when the process ends. If a process was
-killed, the next process removes its folder. Locks are taken with flock, so the system releases them when a process
-ends.
+killed, a later process removes its folder. Locks use flock, so the system releases them when a process ends.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from pathlib import Path
 from packer.errors import NoLocksError, PackerError
 from packer.stores.remote_path import AnyPath
 
-_PREFIX = "packer-tmp-"  # of temporary folders
+_PREFIX = "packer-tmp-"  # prefix of temporary folders
 _LOCK = ".packer-lock"  # file in a temporary folder, locked while its process lives; a folder without it is kept
 
 
 class FileLock:
-    """A lock that this process holds, until it is released or garbage collected."""
+    """A lock that this process holds until it is released or garbage collected."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._pid = os.getpid()
 
     def change(self, *, shared: bool) -> bool:
-        """Share the lock with others, or take it alone; return False if another process is in the way."""
+        """Make the lock shared or exclusive. Returns False if another process prevents that."""
         return _locked(self._descriptor, shared=shared)
 
     def is_at(self, path: Path) -> bool:
-        """Whether the locked file has this path still; if not, another process may lock a newer one."""
+        """Whether the locked file still has this path. If not, another process may lock a newer file."""
         try:
             return os.path.samestat(path.stat(), os.fstat(self._descriptor))
         except (FileNotFoundError, NotADirectoryError):
@@ -55,10 +54,10 @@ class FileLock:
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def release(self) -> None:
-        """Release the lock. A forked process, which inherits the open file, only closes it."""
+        """Release the lock. A forked process, which inherits the open file, only closes the file."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            if self._pid == os.getpid():  # explicitly, because forked processes may have the file open still
+            if self._pid == os.getpid():  # explicitly, because forked processes may still have the file open
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -69,15 +68,15 @@ class FileLock:
         self.release()
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError, TypeError, AttributeError):  # the interpreter may be shutting down
+        with contextlib.suppress(OSError, TypeError, AttributeError):  # at exit, parts of the interpreter may be gone
             self.release()
 
 
 def try_lock(path: Path, *, shared: bool = False, create: bool = True) -> FileLock | None:
-    """Lock a file without following links; return None if another process or thread has a lock that excludes this one.
+    """Lock a file without following links. Returns None if another process or thread has a lock that excludes this one.
 
-    Raises a FileNotFoundError if the file is missing and `create` is false, and a NoLocksError if its file system has
-    no locks.
+    Raises a FileNotFoundError if the file is missing and `create` is false, and a NoLocksError if its file system does
+    not support locks.
     """
     flags = os.O_CREAT | os.O_RDWR if create else os.O_RDONLY
     while True:
@@ -92,7 +91,7 @@ def try_lock(path: Path, *, shared: bool = False, create: bool = True) -> FileLo
         os.close(descriptor)
         if not is_locked:
             return None
-        # another process removed the file before it was locked: try again
+        # Another process removed the file before it was locked: try again.
 
 
 def _locked(descriptor: int, *, shared: bool) -> bool:
@@ -111,7 +110,7 @@ def temporary_file(name: str) -> Iterator[Path]:
         with told_if_full(path.parent):
             yield path
     finally:
-        with contextlib.suppress(OSError):  # the first error is the one to report
+        with contextlib.suppress(OSError):  # report the first error
             path.unlink(missing_ok=True)
 
 
@@ -126,7 +125,7 @@ def temporary_directory() -> Iterator[Path]:
 def temporary_memory(size: int) -> bytearray | mmap.mmap:
     """Return `size` writable bytes, all 0, which the system may swap out to a temporary file.
 
-    The file has no name, and is removed with the memory. Raises a PackerError if the disk is full.
+    The file has no name and disappears with the memory. Raises a PackerError if the disk is full.
     """
     if not size:
         return bytearray()
@@ -155,7 +154,7 @@ def told_if_full(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_copy(path: AnyPath) -> Iterator[Path]:
-    """Yield the path of a local file itself, or of a temporary copy of an object.
+    """Yield the path of a local file, or of a temporary copy of an object.
 
     Raises an OSError if the object cannot be read, and a PackerError if the disk is full.
     """
@@ -177,13 +176,13 @@ def _folder(pid: int, parent: str) -> tuple[Path, FileLock | None]:
     _remove_left(Path(parent))
     hidden = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
     lock = try_lock(hidden / _LOCK)
-    folder = hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))  # locked before others can see it
+    folder = hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))  # locked before other processes can see it
     atexit.register(_remove, folder, pid)
     return folder, lock
 
 
 def _remove(folder: Path, pid: int) -> None:
-    """Remove the folder of process `pid`, unless this is a forked child of that process."""
+    """Remove the folder of process `pid`, unless the current process is a forked child of it."""
     if pid == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -191,7 +190,7 @@ def _remove(folder: Path, pid: int) -> None:
 def _remove_left(parent: Path) -> None:
     """Remove the folders of processes that have ended."""
     for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # of another user, or removed by another process
+        with contextlib.suppress(OSError):  # another user's folder, or removed by another process
             if folder.lstat().st_uid != os.getuid():
                 continue
             if (lock := try_lock(folder / _LOCK, create=False)) is not None:
@@ -208,7 +207,7 @@ def delete(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Sync the content of a local file, or of a folder, so that renames in it survive a crash."""
+    """Sync the content of a local file, or of a folder, so that renames in the folder survive a crash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

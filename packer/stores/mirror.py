@@ -1,10 +1,10 @@
-"""Mirrors, which are memory as large as an object in a store, into which needed parts of the object are read.
+"""Mirrors: memory as large as an object in a store, into which needed parts of the object are read.
 
 A mirror gives every byte of an object an address, so that code for mapped files also works on objects. Headers, offsets
-and everything else that describes values are fetched into the mirror and stay there. Values themselves are read from
-their addresses into separate memory, which is freed with the last reference. All other bytes of a mirror are 0.
+and other descriptions of values are fetched into the mirror and stay there. Values themselves are read into separate
+memory, which is freed with its last reference. All other bytes of a mirror are 0.
 
-All this memory is mapped from temporary files, so the system can write it to the disk. The files of mirrors are sparse.
+All this memory is mapped from temporary files, so the system can move it to the disk. The files of mirrors are sparse.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from packer.stores.remote_path import AnyPath, RemotePath
 CHUNK = 1 << 15
 """Bytes of a mirror that are fetched together."""
 
-_ALIGNED = 64  # bytes: a value has the same address modulo 64 in memory as in its object
+_ALIGNED = 64  # bytes: in memory, a value has the same address modulo 64 as in its object
 
 
 class Mirror:
-    """Memory as large as an object that is not empty. It lasts as long as the process.
+    """Memory as large as an object that is not empty. It exists until the process ends.
 
     Reading fails if the object has changed since its state was taken.
     """
@@ -43,11 +43,11 @@ class Mirror:
         self.buffer = map_whole(self._file)
         self.base: int = self.buffer.address
         self.fetched: set[int] = set()
-        """Numbers of the chunks that are in memory."""
+        """Indices of the chunks that are in memory."""
         _mirrors.append(self)
 
     def fetch(self, starts: ArrayLike, lengths: ArrayLike) -> None:
-        """Fetch ranges, given by their first bytes and sizes.
+        """Fetch ranges of bytes. starts: index of the first byte of each range. lengths: bytes of each range.
 
         Raises an OSError if the store cannot be read, and a PackerError if the disk of temporary files is full.
         """
@@ -58,9 +58,9 @@ class Mirror:
         fetch_chunks([(self, np.unique(np.repeat(first - before, counts) + np.arange(counts.sum())))])
 
     def missing(self, chunks: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges (first byte, size) of the chunks that are not in memory, each at most `PART` bytes.
+        """Yield ranges (first byte, bytes) of at most `PART` bytes that cover the chunks that are not in memory.
 
-        `chunks` are numbers in ascending order.
+        chunks: indices in ascending order.
         """
         left = np.array([chunk for chunk in chunks.tolist() if chunk not in self.fetched], np.int64)
         for run in np.split(left, np.flatnonzero(np.diff(left) > 1) + 1):
@@ -68,7 +68,7 @@ class Mirror:
                 yield from _parts(int(run[0]) * CHUNK, min((int(run[-1]) + 1) * CHUNK, self.buffer.size))
 
     def load(self, start: int, length: int) -> None:
-        """Read a range into the mirror, through its file, because a full disk under mapped memory ends the process."""
+        """Read a range into the mirror, by writing its file: a full disk under mapped memory ends the process."""
         content = self.read(start, length)
         with told_if_full(self._file.parent), self._file.open("r+b") as file:
             file.seek(start)
@@ -84,21 +84,21 @@ _mirrors: list[Mirror] = []
 
 @lru_cache(maxsize=1)
 def _sorted(count: int) -> tuple[list[Mirror], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first `count` mirrors by address, and the addresses of their first byte and after the last."""
+    """Return the first `count` mirrors in order of address, and the addresses of their beginnings and ends."""
     mirrors = sorted(_mirrors[:count], key=lambda each: each.base)
     bounds = np.array([[each.base, each.base + each.buffer.size] for each in mirrors], np.int64).reshape(-1, 2)
     return mirrors, bounds[:, 0], bounds[:, 1]
 
 
 def _owners(addresses: NDArray[np.int64]) -> tuple[list[Mirror], NDArray[np.int64]]:
-    """Return all mirrors, and the index of that in which each address lies; -1 for other memory."""
+    """Return all mirrors, and the index of the mirror that contains each address; -1 for other memory."""
     mirrors, bases, ends = _sorted(len(_mirrors))
     owners = np.searchsorted(bases, addresses, side="right") - 1
     return mirrors, np.where((owners >= 0) & (addresses < np.append(ends, 0)[owners]), owners, -1)
 
 
 def fetch_chunks(wanted: Sequence[tuple[Mirror, NDArray[np.int64]]]) -> None:
-    """Fetch chunks of several mirrors, given their ascending numbers, at the same time; see `Mirror.fetch`."""
+    """Fetch chunks of several mirrors in parallel, given their ascending indices; see `Mirror.fetch`."""
     parts = [(each, part) for each, chunks in wanted for part in each.missing(chunks)]
     in_parallel(lambda part: part[0].load(*part[1]), parts)
     for each, chunks in wanted:
@@ -106,15 +106,15 @@ def fetch_chunks(wanted: Sequence[tuple[Mirror, NDArray[np.int64]]]) -> None:
 
 
 def is_mirrored(addresses: NDArray[np.integer[Any]]) -> bool:
-    """Whether any of these addresses lies in a mirror."""
+    """Whether any of these addresses is in a mirror."""
     return bool(_mirrors) and bool((_owners(addresses.astype(np.int64))[1] >= 0).any())
 
 
 def read_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], object]:
-    """Read ranges of mirrors, given by addresses and bytes, with one request for several ranges that are close.
+    """Read ranges of mirrors, given by addresses and sizes. One request reads several ranges that are close.
 
-    Returns the addresses of the copies, and their memory, which the caller must keep. Ranges outside of mirrors keep
-    their addresses. Raises the same errors as `Mirror.fetch`.
+    Returns the addresses of the copies, and their memory, which the caller must keep. Ranges outside mirrors keep their
+    addresses. Raises the same errors as `Mirror.fetch`.
     """
     mirrors, owners = _owners(starts)
     order = np.flatnonzero((owners >= 0) & (lengths > 0))
@@ -146,7 +146,7 @@ def read_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[
 
 
 def read_array(values: NDArray[Any]) -> NDArray[Any]:
-    """Return an array itself, or a copy of its values if it lies in a mirror; see `read_ranges`."""
+    """Return an array unchanged, or a copy of its values if it is in a mirror; see `read_ranges`."""
     (address,), memory = read_ranges(np.array([values.ctypes.data], np.int64), np.array([values.nbytes], np.int64))
     if memory is None:
         return values
@@ -157,11 +157,11 @@ def read_array(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _parts(start: int, stop: int) -> Sequence[tuple[int, int]]:
-    """Divide a range into requests: (first byte, size) of each."""
+    """Divide a range into requests (first byte, bytes)."""
     return [(at, min(PART, stop - at)) for at in range(start, stop, PART)]
 
 
 def map_whole(path: AnyPath) -> pa.Buffer:
-    """Map a file, or a temporary copy of an object, into memory. The copy is removed with the memory."""
+    """Map a file, or a temporary copy of an object, into memory. The copy disappears with the memory."""
     with local_copy(path) as copy, pa.memory_map(str(copy)) as file:  # the buffer keeps the mapping, not the descriptor
         return file.read_buffer()

@@ -1,4 +1,4 @@
-"""Paths as users write them: with `~` for the home folder, several for one source, or a link for an output."""
+"""Paths as users write them: with `~`, several for one source, or a link as an output."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class PathList:
 
 
 def located(value: Any) -> Any:
-    """Return the folder of an object that a function of packer returned, such as a manifest, and others unchanged."""
+    """Return the folder of an object that packer returned, such as a manifest; return other values unchanged."""
     path = getattr(value, "path", None)
     return path if isinstance(path, (Path, RemotePath)) and not isinstance(value, (Path, RemotePath)) else value
 
 
 def split_configuration(source: str | Path) -> tuple[str, str]:
-    """Split "hub:main" into a path or Hub id and the name of a configuration, which is empty if there is none.
+    """Split "hub:main" into a path or Hub id and the name of a configuration, "" if there is none.
 
     A local path that exists is not split.
     """
@@ -42,10 +42,10 @@ def split_configuration(source: str | Path) -> tuple[str, str]:
 
 
 def expanded(value: Value) -> Value:
-    """Replace a leading `~` or `~user` in a path with the home folder, because shells do not in quotes or after `=`.
+    """Replace a leading `~` or `~user` in a path, because shells do not expand it in quotes or after `=`.
 
-    The type stays. Lists are expanded item by item; anything that is not a path, such as a dataset in memory, is
-    returned unchanged. Raises a PackerError for an empty path, which `Path` would take for the current folder.
+    Keeps the type. Expands lists item by item. Returns anything that is not a path, such as a dataset in memory,
+    unchanged. Raises a PackerError for an empty path, which `Path` would read as the current folder.
     """
     if isinstance(value, (list, tuple)):
         return type(value)(expanded(item) for item in value)
@@ -59,7 +59,7 @@ def expanded(value: Value) -> Value:
 
 
 def packed_path(packed: object) -> AnyPath:
-    """Return the path of a packed dataset, given a path, or the manifest or summary that packer returned for it."""
+    """Return the path of a packed dataset, given the path, or the manifest or summary that packer returned for it."""
     path = expanded(located(packed))
     if not isinstance(path, (str, Path, RemotePath)):
         raise PackerError(f"a packed dataset is named by its folder, not by a {type(path).__name__}: give its path")
@@ -67,7 +67,7 @@ def packed_path(packed: object) -> AnyPath:
 
 
 def output_path(path: str | AnyPath) -> AnyPath:
-    """Return the folder of an output; if the path is a link, the folder that it leads to.
+    """Return the folder of an output, after following links.
 
     Raises a PackerError for circular links, names that are not UTF-8, and invalid addresses of stores.
     """
@@ -88,7 +88,7 @@ def output_path(path: str | AnyPath) -> AnyPath:
 
 
 def local_output(path: str | AnyPath, what: str) -> Path:
-    """Return the folder of an output that `what` ("packer export") can only write locally; see `output_path`."""
+    """Return the folder of a local output. Raises a PackerError that names `what` for an address in object storage."""
     out = output_path(path)
     if isinstance(out, RemotePath):
         raise PackerError(f"{out} is in object storage, and {what} writes to local folders: copy the output there")
@@ -96,6 +96,6 @@ def local_output(path: str | AnyPath, what: str) -> Path:
 
 
 def tokenizer_name(path_or_id: str) -> str:
-    """Name of a tokenizer without its path: "/data/qwen3/" -> "qwen3"; an id on the Hub stays as it is."""
+    """Return the name of a tokenizer without its path: "/data/qwen3/" -> "qwen3". An id on the Hub is unchanged."""
     path = Path(expanded(path_or_id))
     return path.resolve().name if path.exists() else path_or_id

@@ -1,4 +1,4 @@
-"""Paths in object storage; once a folder is listed, it is searched without further requests."""
+"""Paths in object storage. Once a folder is listed, searching it makes no further requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """Size of an object in bytes, a tag that changes with its content, and the time of the last write in ns."""
+    """Size of an object in bytes, a tag that changes with its content, and the time of its last write in ns."""
 
     st_size: int
     etag: str
@@ -33,7 +33,7 @@ class ObjectState:
 
     @classmethod
     def of(cls, found: ObjectMeta) -> ObjectState:
-        """Return the state in an answer of a bucket."""
+        """Return the state from a bucket's answer."""
         modified = int(found["last_modified"].timestamp() * 1_000_000_000)
         return cls(found["size"], found["e_tag"] or "", modified)
 
@@ -42,7 +42,7 @@ class ObjectState:
 class RemotePath:
     """Path of an object, or of a folder of objects, with the methods of `pathlib.Path` that packer uses.
 
-    It never passes for a local path: it has no `__fspath__`. It can be pickled.
+    It cannot be used as a local path by mistake, because it has no `__fspath__`. It can be pickled.
     """
 
     scheme: str
@@ -50,14 +50,14 @@ class RemotePath:
 
     bucket: str
     key: str
-    """Name of the object in the bucket, or of a folder, without a slash at either end."""
+    """Name of the object or folder in the bucket, without a slash at either end."""
 
     state: ObjectState | None = field(default=None, compare=False)
-    """Size and version that the object is known to have; reading another version is an error. None: any version."""
+    """Known size and version of the object. Reading another version is an error; None allows any version."""
 
     @staticmethod
     def of(address: str) -> RemotePath:
-        """Return the path of an address such as "s3://bucket/folder"; raise a PackerError if it is malformed."""
+        """Return the path of an address such as "s3://bucket/folder". Raises a PackerError if it is malformed."""
         scheme, separator, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         if not separator or scheme not in SCHEMES or not bucket:
@@ -74,26 +74,26 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """Last part of the path; the bucket if there is no other."""
+        """Last part of the path, or the bucket if there is no other part."""
         return self.key.rpartition("/")[2] or self.bucket
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The bucket's address, and the parts of the key."""
+        """The bucket's address and the parts of the key."""
         return (f"{self.scheme}://{self.bucket}", *filter(None, self.key.split("/")))
 
     @property
     def suffix(self) -> str:
-        """Ending of the name, with its dot."""
+        """Suffix of the name, with its dot."""
         return PurePosixPath(self.name).suffix
 
     @property
     def parent(self) -> RemotePath:
-        """The folder; a bucket is its own parent."""
+        """The folder above; a bucket is its own parent."""
         return RemotePath(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     def with_suffix(self, suffix: str) -> RemotePath:
-        """Return the path with another ending."""
+        """Return the path with another suffix."""
         return self.parent / PurePosixPath(self.name).with_suffix(suffix).name
 
     def absolute(self) -> RemotePath:
@@ -102,21 +102,21 @@ class RemotePath:
 
     @property
     def store(self) -> ObjectStoreMethods:
-        """The bucket; raises the same errors as `opened_bucket`."""
+        """The bucket. Raises the same errors as `opened_bucket`."""
         return opened_bucket(self.scheme, self.bucket)
 
     def stat(self) -> ObjectState:
-        """Return the size and version of the object, if unknown by a request; for errors see `requested`."""
+        """Return the size and version of the object; requests them if they are unknown. For errors see `requested`."""
         if self.state is not None:
             return self.state
         return ObjectState.of(self._requested(lambda: self.store.head(self.key)))
 
     def pinned(self) -> RemotePath:
-        """Return the path of the present version of the object; reading another one raises a `ChangedError`."""
+        """Return the path of the present version of the object. Reading another version raises a `ChangedError`."""
         return replace(self, state=self.stat())
 
     def is_file(self) -> bool:
-        """Whether there is such an object."""
+        """Whether an object has this key."""
         if not self.key:
             return False
         try:
@@ -126,12 +126,12 @@ class RemotePath:
         return True
 
     def is_dir(self) -> bool:
-        """Whether there are objects inside; the empty object with which consoles mark a folder does not count."""
+        """Whether there are objects inside. The empty object that marks a folder in consoles does not count."""
         first = self._requested(lambda: next(iter(self.store.list(self._inside(), chunk_size=2)), ()))
         return any(each["path"] != self.key for each in first)
 
     def exists(self) -> bool:
-        """Whether there is such an object, or one inside."""
+        """Whether an object has this key or is inside this folder."""
         return self.is_file() or self.is_dir()
 
     def is_symlink(self) -> bool:
@@ -139,7 +139,7 @@ class RemotePath:
         return False
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """Yield the objects, pinned, and the folders directly inside, sorted by name."""
+        """Yield the objects (pinned) and folders directly inside, sorted by name."""
         found = self._requested(lambda: self.store.list_with_delimiter(self._inside()))
         states = {each["path"]: ObjectState.of(each) for each in found["objects"]}
         for key in sorted({key.rstrip("/") for key in (*found["common_prefixes"], *states)}, key=os.fsencode):
@@ -147,7 +147,7 @@ class RemotePath:
                 yield RemotePath(self.scheme, self.bucket, key, states.get(key))
 
     def files(self) -> list[RemotePath]:
-        """Return all objects inside, at any depth, pinned and sorted by name, with a request per 1,000 objects."""
+        """Return all objects inside, at any depth, pinned and sorted by name. Makes one request per 1,000 objects."""
 
         def listed() -> list[RemotePath]:
             return [
@@ -176,7 +176,7 @@ class RemotePath:
         return self.read_bytes().decode(encoding)
 
     def read_range(self, start: int, length: int) -> memoryview:
-        """Return bytes `start` to `start + length` of the object; for errors see `requested`."""
+        """Return bytes `start` to `start + length - 1` of the object; for errors see `requested`."""
         if not length:
             return memoryview(b"")
 
@@ -190,11 +190,11 @@ class RemotePath:
         return self._requested(read)
 
     def open(self, mode: Literal["rb"] = "rb", buffering: int = -1) -> io.BufferedReader:
-        """Open the object for reading; it is read ahead."""
+        """Open the object for reading, with read-ahead."""
         return io.BufferedReader(RemoteFile(self.read_range, self.stat().st_size), _FIRST)
 
     def download(self, to: Path) -> None:
-        """Copy the object into a local file, in parts at the same time; an existing file is overwritten."""
+        """Copy the object into a local file, several parts at a time. Overwrites an existing file."""
         size = self.stat().st_size
         with to.open("wb") as file:
             descriptor = file.fileno()
@@ -227,7 +227,7 @@ class RemotePath:
             return False
 
     def upload(self, file: Path) -> None:
-        """Copy a local file to the object, completely or not at all; large files are sent in parts."""
+        """Copy a local file to the object, completely or not at all. Large files are sent in parts."""
         size = file.stat().st_size
 
         def write() -> None:
@@ -259,10 +259,10 @@ class RemotePath:
 
 @dataclass(frozen=True, slots=True)
 class ListedPath(RemotePath):
-    """A path in a folder that was listed, which knows the objects there."""
+    """A path in a listed folder, which knows the objects there."""
 
     children: Mapping[str, Mapping[str, ObjectState | None]] = field(default_factory=dict, compare=False, repr=False)
-    """For the key of each folder, the keys directly inside: of objects with their states, of folders with None."""
+    """For the key of each folder, the keys directly inside: objects with their states, folders with None."""
 
     def __truediv__(self, name: str | PurePosixPath) -> ListedPath:
         return self._at(f"{self.key}/{name}".strip("/"))
@@ -273,7 +273,7 @@ class ListedPath(RemotePath):
         return self._at(self.key.rpartition("/")[0])
 
     def is_file(self) -> bool:
-        """Whether there is such an object."""
+        """Whether an object has this key."""
         return self.state is not None
 
     def is_dir(self) -> bool:
@@ -293,8 +293,8 @@ class ListedPath(RemotePath):
 
 
 def listed(folder: RemotePath) -> ListedPath:
-    """List a folder with everything inside; for errors see `requested`."""
-    children: dict[str, dict[str, ObjectState | None]] = {}  # in the order of their names, each once
+    """List a folder and everything inside; for errors see `requested`."""
+    children: dict[str, dict[str, ObjectState | None]] = {}  # sorted by name, each name once
     for file in folder.files():
         at, state, is_new = file.key, file.state, True
         while is_new and at != folder.key:
@@ -315,31 +315,31 @@ def is_remote(path: object) -> bool:
 
 
 def any_path(path: str | AnyPath) -> AnyPath:
-    """Return a path as an object; raises a PackerError for a malformed address."""
+    """Return a path as an object. Raises a PackerError for a malformed address."""
     if isinstance(path, RemotePath):
         return path
     return RemotePath.of(str(path)) if is_remote(path) else Path(path)
 
 
 def pinned(path: AnyPath) -> AnyPath:
-    """Return the path of the version of an object that was listed, or exists now; return local paths unchanged."""
+    """Return the path of the version that was listed, or that exists now. Returns local paths unchanged."""
     return path.pinned() if isinstance(path, RemotePath) else path
 
 
 def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Call a function that opens a file in a folder for each item, several at a time in object storage."""
+    """Call a function that opens a file in `folder` for each item, several at a time in object storage."""
     return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
 
 
-_FIRST = 64 << 10  # bytes of the first request; reading the beginning of a file takes no other
+_FIRST = 64 << 10  # bytes of the first request, so that reading a file's beginning takes only one
 
 
 class RemoteFile(io.RawIOBase):
-    """An object as a seekable file. If it is read on and on, growing parts are read ahead.
+    """An object as a seekable file. Growing parts are read ahead while it is read sequentially.
 
     Args:
-        read_range: function that returns the bytes of a range, given its start and length.
-        size: bytes of the object.
+        read_range: function that returns a range of bytes, given its start and length.
+        size: number of bytes of the object.
     """
 
     def __init__(self, read_range: Callable[[int, int], memoryview], size: int) -> None:
@@ -347,7 +347,7 @@ class RemoteFile(io.RawIOBase):
         self._size = size
         self._at = 0
         self._start, self._part = 0, memoryview(b"")
-        self._next: Future[memoryview] | None = None  # the part that follows
+        self._next: Future[memoryview] | None = None  # the part after the current one
 
     def readable(self) -> bool:
         """Always True."""
@@ -368,7 +368,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read into a buffer; return the number of bytes, 0 at the end."""
+        """Read into a buffer. Returns the number of bytes, 0 at the end."""
         view = memoryview(buffer).cast("B")
         if self._at >= self._size:
             return 0
@@ -380,7 +380,7 @@ class RemoteFile(io.RawIOBase):
         return len(part)
 
     def _load(self, wanted: int) -> None:
-        """Make the part that begins at the present position the current one."""
+        """Make the part that begins at the position the current part."""
         goes_on = len(self._part) and self._at == self._start + len(self._part)
         if goes_on and self._next is not None:
             part = self._next.result()

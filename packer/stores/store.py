@@ -1,6 +1,6 @@
-"""Stores: the files of a folder on a disk or in object storage, each of which appears completely or not at all.
+"""Stores: files of a folder on a disk or in object storage. Each file appears completely or not at all.
 
-Outputs, checkpoints and heartbeats are written through a store, so no other code depends on where they are. obstore's
+Outputs, checkpoints and heartbeats are written through a store, so other code need not know where they are. obstore's
 own LocalStore does not sync files or folders, so a crash of the system would lose them.
 """
 
@@ -25,33 +25,33 @@ from packer.stores.remote_path import AnyPath, RemotePath
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_MAPPED = 64 << 10  # bytes of a local file that is mapped instead of read
+_MAPPED = 64 << 10  # minimum bytes of a local file that is mapped instead of read
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 
 class ClaimLostError(PackerError):
-    """Raised when an output no longer belongs to this process; another process may be writing there."""
+    """Raised if an output no longer belongs to this process; another process may be writing there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Right of a process, or of several ranks together, to write in a folder. Can be pickled.
+    """Right of one process, or of several ranks together, to write in a folder. Can be pickled.
 
-    The content of the lock file differs for each claim. A process that compares it therefore notices that its folder
-    was removed and begun again.
+    The content of the lock file differs for each claim. By comparing it, a process notices that its folder was removed
+    and begun again.
     """
 
     out: Path
-    """Output that is claimed, for messages."""
+    """The claimed output, for messages."""
 
     lock: Path
-    """Lock file, inside the folder that is written to."""
+    """Lock file, inside the folder where files are written."""
 
     content: bytes
-    """Content of the lock file as long as the claim lasts."""
+    """Content of the lock file while the claim is valid."""
 
     def check(self) -> None:
-        """Raise a `ClaimLostError` if the folder is missing, or claimed by another process."""
+        """Raise a `ClaimLostError` if the folder is missing or another process has claimed it."""
         try:
             is_held = self.lock.read_bytes() == self.content
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -75,13 +75,13 @@ class Folder:
     """Name of the folder of temporary files; it must exist."""
 
     claim: Claim | None = None
-    """Claim that must last while files are put in place and removed; None if no other process writes there."""
+    """Claim that must be valid when files are put in place or removed; None if no other process writes there."""
 
     is_remote: ClassVar[bool] = False
-    """Whether it is in object storage, where there are no locks or renames, and every read or write is a request."""
+    """Whether it is in object storage, which has no locks or renames, and where each read or write is a request."""
 
     def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
-        """Return the content of a file, or its first `most` bytes; large local files are mapped.
+        """Return the content of a file, or its first `most` bytes. Large local files are mapped.
 
         Raises a FileNotFoundError if there is no regular file of this name.
         """
@@ -97,9 +97,10 @@ class Folder:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
 
     def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
-        """List a folder and return the sizes in bytes of the files directly inside by name; only names in `among`.
+        """Return the sizes in bytes of the files directly inside a folder, by name.
 
-        Returns nothing for a missing folder, because another process may have just completed the output.
+        With `among`, returns only files with these names. Returns an empty dict for a missing folder, because another
+        process may have just completed the output.
         """
         if among is not None and not among:
             return {}
@@ -112,24 +113,24 @@ class Folder:
         return sizes
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
-        """Write or replace a file. If not `lasting`, it is not synced, so a crash of the system may damage it."""
+        """Write or replace a file. If `lasting` is false, it is not synced, so a crash of the system may damage it."""
         with self._written(name, content, lasting=lasting) as temporary:
             self._rename(temporary, self.root / name)
         if lasting:
             self._sync((self.root / name).parent)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Write a file unless it exists; return whether it was written.
+        """Write a file unless it exists. Returns whether it was written.
 
-        In object storage, a file of the same content counts as written, because it may come from a request whose answer
-        was lost. Raises a PackerError if the file system has no hard links.
+        In object storage, a file with the same content counts as written, because it may come from a request whose
+        answer was lost. Raises a PackerError if the file system has no hard links.
         """
         path = self.root / name
         with self._written(name, content, lasting=True) as temporary:
             try:
                 self._named(path, lambda: path.hardlink_to(temporary))
                 is_written = True
-            except FileExistsError:  # over a network, this link may exist because its answer was lost
+            except FileExistsError:  # over a network, the link may exist because its answer was lost
                 is_written = path.samefile(temporary)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
@@ -150,18 +151,18 @@ class Folder:
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
-        """Yield a local path to write to, for `put_file`. An exception removes the file."""
+        """Yield a local path to write to, for `put_file`. The file is removed if an exception occurs."""
         flat = name.removeprefix(f"{self.temporaries}/").replace("/", "-")
-        path = self.root / self.temporaries / f"{flat}.{uuid.uuid4().hex}"  # unique among all machines
+        path = self.root / self.temporaries / f"{flat}.{uuid.uuid4().hex}"  # unique across machines
         try:
             yield path
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to report
+            with contextlib.suppress(OSError):  # report the first error
                 path.unlink(missing_ok=True)
             raise
 
     def check_claim(self) -> None:
-        """Raise a `ClaimLostError` if this process may not write here any more.
+        """Raise a `ClaimLostError` if this process may no longer write here.
 
         Subtle: call it after the temporary file is written and right before it is renamed. If another process removes
         the folder in between, the temporary file is gone, and renaming it fails.
@@ -175,7 +176,7 @@ class Folder:
         delete(self.root / name)
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
-        """Remove a folder and everything in it, except for files directly inside whose names are in `keep`."""
+        """Remove a folder and everything in it, except files directly inside whose names are in `keep`."""
         self.check_claim()
         for path in (self.root / folder).iterdir() if keep else [self.root / folder]:
             if path.name not in keep:
@@ -187,7 +188,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _written(self, name: str, content: bytes, *, lasting: bool) -> Iterator[Path]:
-        """Yield a temporary file with this content, which the block renames."""
+        """Yield a temporary file with this content, for the block to rename."""
         with self.temporary(name) as temporary:
             temporary.write_bytes(content)
             if lasting:
@@ -195,7 +196,7 @@ class Folder:
             yield temporary
 
     def _rename(self, temporary: Path, path: Path) -> None:
-        """Rename a file; create its folder if it is missing, and remove a damaged file or folder of that name."""
+        """Rename a file. Creates its folder if it is missing, and removes a damaged file or folder of that name."""
         try:
             self._named(path, lambda: temporary.rename(path))
         except IsADirectoryError:
@@ -203,12 +204,12 @@ class Folder:
             temporary.rename(path)
 
     def _named(self, path: Path, give_name: Callable[[], object]) -> None:
-        """Give a file its name; create its folder if it is missing, and replace a damaged file of that name."""
+        """Call `give_name`. Creates the folder of `path` if it is missing, and replaces a damaged file there."""
         self.check_claim()
         try:
             give_name()
         except FileNotFoundError:
-            path.parent.mkdir(exist_ok=True)  # but not that of an output that was removed meanwhile
+            path.parent.mkdir(exist_ok=True)  # only one level, so that an output removed meanwhile is not created again
             self._sync(path.parent.parent)
             give_name()
         except NotADirectoryError:
@@ -222,7 +223,7 @@ class Folder:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for a writer, in case it is a pipe."""
+    """Open a file without blocking, in case it is a pipe without a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -232,7 +233,7 @@ class Objects:
 
     root: RemotePath
     is_remote: ClassVar[bool] = True
-    sync: ClassVar[bool] = False  # what is uploaded lasts
+    sync: ClassVar[bool] = False  # uploads are durable
 
     def get(self, name: str, most: int | None = None) -> bytes:
         path = self.root / name
@@ -258,7 +259,7 @@ class Objects:
         (self.root / name).upload(file)
 
     def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        return temporary_file(name)  # removed at the end, not only by an exception
+        return temporary_file(name)  # always removed at the end
 
     def delete(self, name: str) -> None:
         (self.root / name).unlink()
