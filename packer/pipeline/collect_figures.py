@@ -1,8 +1,8 @@
-"""Collect figures: of a dataset, from the lengths of its documents; of a packed one, from segment bounds.
+"""Collect figures of a dataset from its document lengths, or of a packed dataset from its segment boundaries.
 
-Rows of several lengths, or by several algorithms, are planned from the same lengths of documents and compared. For a
-report, a few rows are chosen and described segment by segment. For a training job, the time is estimated that its ranks
-wait for each other, because rows of equal length do not have equal work.
+To compare several row lengths or algorithms, rows are planned from the same document lengths. For a report, a few rows
+are selected and described segment by segment. For a training job, the time that its ranks wait for each other is
+estimated: rows of equal length do not take equal work.
 """
 
 from __future__ import annotations
@@ -65,29 +65,29 @@ from packer.text.text_source import open_source
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Documents with their lengths, and values by which they may share rows."""
+    """Documents with their lengths and the values that decide which may share a row."""
 
     documents: Documents
     values: DocumentValues
     starts: ValueColumn | None
-    """Where the exchanges of chats begin, if documents may be split there."""
+    """Starts of the exchanges of chats, if documents may be split there."""
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each document, shape (documents,)."""
+        """Number of tokens of each document, shape (documents,)."""
         assert self.documents.lengths is not None
         return self.documents.lengths
 
     def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
-        """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
+        """Plan the rows that `pack` makes with these options. Arguments and errors are as in `plan_lengths`."""
         return plan_lengths(self.lengths, options, values=self.values, starts=self.starts, progress=progress)
 
 
 def measure(source: SourceLike, options: PackOptions, progress: Progress = silent) -> Measured:
-    """Read the lengths of a source, as `pack` does; nothing is written.
+    """Read the lengths of a source as `pack` does; nothing is written.
 
-    Uses only the options for reading, grouping, limits and splitting. Progress is "lengths", "decode" or "tokenize", in
-    bytes of the files.
+    Uses only the options for reading, grouping, limits and splitting. Progress is reported as "lengths", "decode" or
+    "tokenize", in bytes of the files.
     """
     opened = open_source(expanded(source), options)
     has_exchanges = EXCHANGE_STARTS in opened.columns.extra
@@ -103,7 +103,7 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
 
 
 def figures_of_plan(plan: Plan, max_len: int, *, keeps_rows: bool = False) -> RowFigures:
-    """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
+    """Return the figures of all planned rows. With `keeps_rows`, keep the tokens and squares of every row."""
     return _summed(map(plan.rows, range(len(plan.shard_starts) - 1)), max_len, keeps_rows=keeps_rows)
 
 
@@ -125,8 +125,8 @@ def dataset_figures(
 ) -> Figures:
     """Collect the figures of a dataset, and of the rows that `pack` would make; nothing is written.
 
-    `documents_per_step` is for an optimizer step in unpacked training. Progress is in documents while files are read,
-    and "plan" in tasks.
+    `documents_per_step` is the number of documents per optimizer step in unpacked training. Progress is reported in
+    documents while files are read, and as "plan" in tasks.
     """
     measured = measure(source, options, progress)
     plan = measured.plan(options, progress)
@@ -135,7 +135,7 @@ def dataset_figures(
     lengths, counts = measured.lengths, measured.documents.source.counts
     reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths, starts=measured.starts)
     segments = reader.all_segments()
-    histogram = segments.histogram  # by extent, which is the number of tokens
+    histogram = segments.histogram  # by extent, which equals the number of tokens unless segments are aligned
     if options.align > 1:
         histogram = np.bincount(segments.tokens[segments.numbers()], minlength=options.max_len + 1)
     figures = Figures(
@@ -157,10 +157,10 @@ def dataset_figures(
 
 
 def rows_before(measured: Measured) -> dict[str, Any] | None:
-    """Describe the rows of the source if they were packed before; None if each is one document as a whole.
+    """Describe the rows of a source that was packed before. Returns None if each row is one whole document.
 
-    Rows were as long as the longest, or as all on average if they were padded. Documents that begin a row, or end one
-    of that length, may have been cut there.
+    The row length is taken to be the longest row or, with padding, the mean padded length, whichever is larger.
+    Documents that begin a row, or end one of that length, may have been cut there.
     """
     documents, source = measured.documents, measured.documents.source
     if not source.packed_by:
@@ -184,7 +184,7 @@ def rows_before(measured: Measured) -> dict[str, Any] | None:
 
 
 def _waiting(rows: RowFigures | None, job: TrainingJob | None) -> Waiting | None:
-    """Return the time that ranks wait, if a job is given."""
+    """Return the time that ranks wait; None without a job."""
     return None if job is None or rows is None or rows.profile is None else waiting_of(rows.profile, job)
 
 
@@ -197,9 +197,9 @@ def packed_figures(
     job: TrainingJob | None = None,
     progress: Progress = silent,
 ) -> Figures:
-    """Collect the figures of a packed dataset from its manifest and the boundaries of segments, without its tokens.
+    """Collect the figures of a packed dataset from its manifest and segment boundaries, without reading tokens.
 
-    For a report, the tokens of a few rows are read, and shown as text by `decode`; None to show no text.
+    For a report, the tokens of a few rows are read, and `decode` converts them to text (None: show no text).
     """
     folder = any_path(expanded(packed))
     with system_errors(folder, resumes=False):
@@ -227,7 +227,7 @@ def packed_figures(
 
 
 def _packed_parts(folder: AnyPath, manifest: Manifest) -> Iterator[LocatedRows]:
-    """Yield the rows of all shards in order, checked."""
+    """Yield the checked rows of all shards, in order."""
     for entry in manifest.shards:
         for batch in open_shard(folder, entry, manifest).to_batches():
             check_batch(batch, folder / entry.file, manifest)
@@ -244,8 +244,8 @@ def compare(
 ) -> Comparison:
     """Plan the rows of a dataset at several lengths or by several algorithms, and compare them.
 
-    Progress is in documents while files are read, and "solve NAME" before each plan. A PackerError is raised if the
-    source cannot be read, or nothing could be planned.
+    Progress is reported in documents while files are read, and as "solve NAME" before each plan. Raises a PackerError
+    if the source cannot be read, or if every plan failed.
     """
     measured = measure(source, options, progress)
     outcomes: list[Figures] = []
@@ -273,7 +273,7 @@ def compare(
 
 
 def _figures_of(plan: Plan, options: PackOptions, documents_per_step: int) -> Figures:
-    """Return the figures of one of the plans that are compared."""
+    """Return the figures of one of the compared plans."""
     rows = figures_of_plan(plan, options.max_len)
     return Figures(
         options=options,
@@ -285,20 +285,20 @@ def _figures_of(plan: Plan, options: PackOptions, documents_per_step: int) -> Fi
 
 
 SAMPLED_ROWS = 20
-"""Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
+"""Number of random rows shown, if they have at most SAMPLED_SEGMENTS segments."""
 
 SAMPLED_SEGMENTS = 4000
-"""Segments in all rows that are shown, which bounds the size of a page."""
+"""Maximum number of segments in all rows shown, which bounds the size of a page."""
 
 TRAINED_RUNS = 200
-"""Ranges of trained tokens that are shown of a row."""
+"""Maximum number of ranges of trained tokens shown per row."""
 
 SHOWN_TEXT = 50_000
-"""Characters of text that are shown at most, divided equally among the segments."""
+"""Maximum number of characters of text shown, divided equally among the segments."""
 
 
 def chosen_rows(rows: int) -> list[int]:
-    """Return the numbers of the rows to show, ascending: all, or some at random."""
+    """Return the numbers of the rows to show, ascending: all rows, or a random selection."""
     if rows <= SAMPLED_ROWS:
         return [*range(rows)]
     drawn = hashes_of(key_of(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
@@ -306,7 +306,7 @@ def chosen_rows(rows: int) -> list[int]:
 
 
 def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
-    """Return the first rows, with up to SAMPLED_SEGMENTS segments in total, or else a part of the first row."""
+    """Return leading rows of at most SAMPLED_SEGMENTS segments in total. A longer first row is cut."""
     ends = np.cumsum([len(row.lengths) for row in rows])
     within = int(np.searchsorted(ends, SAMPLED_SEGMENTS, side="right"))
     if within:
@@ -320,7 +320,7 @@ def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
 
 
 def planned_rows(plan: Plan, chosen: Sequence[int], align: int) -> tuple[ShownRow, ...]:
-    """Return the chosen rows of a plan, whose numbers are ascending."""
+    """Return the chosen rows of a plan; their numbers are ascending."""
     found: list[ShownRow] = []
     first_row = 0
     for shard, rows in enumerate(np.diff(plan.shard_starts).tolist()):
@@ -332,7 +332,7 @@ def planned_rows(plan: Plan, chosen: Sequence[int], align: int) -> tuple[ShownRo
 
 
 def _planned_row(located: LocatedRows, row: int, index: int, align: int) -> ShownRow:
-    """Return row `row` of a plan, which is row `index` of a part of it."""
+    """Return a planned row: `row` is its number in the plan, `index` its number in `located`."""
     segments = slice(located.row_starts[index], located.row_starts[index + 1])
     lengths, documents = located.lengths[segments], located.documents[segments]
     return ShownRow(
@@ -347,7 +347,7 @@ def _planned_row(located: LocatedRows, row: int, index: int, align: int) -> Show
 def packed_rows(
     dataset: PackedDataset, chosen: Sequence[int], decode: Callable[[Any], str] | None
 ) -> tuple[ShownRow, ...]:
-    """Return rows of a packed dataset, with the text of their segments if `decode` turns token ids into text."""
+    """Return rows of a packed dataset, with the text of their segments if `decode` is given."""
     rows = _within_limit([_packed_row(row, dataset[row]) for row in chosen])
     if decode is None:
         return rows
@@ -381,7 +381,7 @@ def _packed_row(number: int, row: Row) -> ShownRow:
 
 
 def _texts(row: ShownRow, tokens: Row, decode: Callable[[Any], str], shown: int) -> Iterator[str]:
-    """Yield the beginning of each segment as text, of up to `shown` characters."""
+    """Yield the beginning of each segment as text, at most `shown` characters."""
     place = 0
     for length, extent in zip(row.lengths, row.extents, strict=True):
         yield decode(tokens[input_ids_in(tokens)][place : place + min(length, shown)])[:shown]
@@ -391,7 +391,7 @@ def _texts(row: ShownRow, tokens: Row, decode: Callable[[Any], str], shown: int)
 def runs_of(mask: NDArray[np.bool_], most: int) -> tuple[tuple[int, int], ...]:
     """Return the ranges (first, end) of consecutive true values: [0, 1, 1, 0, 1] -> (1, 3), (4, 5).
 
-    If there are more than `most`, those that are closest to each other are joined.
+    If there are more than `most` ranges, those with the smallest gaps between them are joined.
     """
     borders = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
     firsts, ends = borders[::2], borders[1::2]
@@ -403,7 +403,7 @@ def runs_of(mask: NDArray[np.bool_], most: int) -> tuple[tuple[int, int], ...]:
 
 
 def training_job(ranks: int | None, accumulation: int | None, model: str | None) -> TrainingJob | None:
-    """Return a job of so many ranks, or None if there is no number of ranks; the defaults are those of the class."""
+    """Return the training job, or None without `ranks`. Other values default to those of `TrainingJob`."""
     if ranks is None:
         for name, value in (("accumulation", accumulation), ("model", model)):
             if value is not None:
@@ -419,11 +419,11 @@ def training_job(ranks: int | None, accumulation: int | None, model: str | None)
 def waiting_of(rows: RowProfile, job: TrainingJob) -> Waiting:
     """Return the share of time that ranks wait, for rows in random order and balanced over 1 and 8 steps.
 
-    After each row, all ranks wait for the one whose row has the most work. Steps are those of `packer.BatchSampler`
-    with batches of one row. Rows at the end of the epoch that fill no step are left out.
+    After each row, all ranks wait for the rank whose row has the most work. Steps are those of `packer.BatchSampler`
+    with batches of one row. Rows at the end of the epoch that do not fill a step are left out.
 
     Raises:
-        PackerError: there are not enough rows for a step, or the model is none.
+        PackerError: there are not enough rows for a step, or the job's model is not valid.
     """
     keys = keys_of_matrices(job.model)
     per_step = job.ranks * job.accumulation
@@ -449,10 +449,10 @@ def waiting_of(rows: RowProfile, job: TrainingJob) -> Waiting:
 
 
 def keys_of_matrices(model: str) -> int:
-    """Return the keys at which attention costs a model as much as its matrices: N / 2Ld (see `report.row_figures`).
+    """Return the number of keys at which attention costs as much as the matrices: N / 2Ld (see `report.row_figures`).
 
-    For a number of weights, that of Llama 2 7B grows with the width of the model, which is as the cube root of its
-    weights. From a config, N counts the weights that a token meets in attention, feed-forward layers and output.
+    For a number of weights, the value of Llama 2 7B is scaled by the width of the model, which grows with the cube root
+    of its weights. For a config, N counts the weights that a token passes in attention, feed-forward layers and output.
     """
     weights = as_amount(model)
     if isinstance(weights, int) and weights > 0:

@@ -1,4 +1,4 @@
-"""Pack: open the source, claim the output, plan, write the shards, commit."""
+"""Pack a source: open it, claim the output, plan, write the shards, and commit."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def pack(
     options: PackOptions,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[Manifest]:
-    """Pack a source; after a kill, the same call resumes."""
+    """Pack a source. After an interruption, the same call resumes."""
     # Choose the engine.
     job = job.for_output(source, job.output)
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
     opened = open_source(source, options)
-    is_index = options.index_only or options.lengths_column is not None  # the result of lengths can only be one
+    is_index = options.index_only or options.lengths_column is not None  # lengths alone can only give an index
     pad_id = (opened.pad_id or 0) if options.pad_id is None else options.pad_id
     options = replace(options, index_only=is_index, pad_id=pad_id)
     if options.index_only:
@@ -79,7 +79,7 @@ def pack(
         return _pack_to(out, opened, watch, options, job)
     held = partial(_pack_to, holdout_of(out), opened, watch, replace(options, is_holdout=True), job)
     others = partial(_pack_to, out, opened, watch, options, job)
-    # the rows to train on come last, unless they are complete and may turn out to be those of another pack
+    # Write the rows to train on last. If they are complete, check them first: they may belong to another pack.
     written = others() if is_packed(out) else None
     is_complete = held().found_complete
     written = written or others()
@@ -87,26 +87,27 @@ def pack(
 
 
 def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, job: Job) -> Written[Manifest]:
-    """Pack a source, or the documents of it that the options choose, unless that is done; resume an interrupted run.
+    """Pack a source, or the part selected by the options, unless the output is complete. Resumes an interrupted run.
 
-    If the source has changed since the interrupted run, `job.overwrite` discards its plan.
+    If the source has changed since the interrupted run, this is an error unless `job.overwrite`, which discards the
+    plan.
     """
     request, progress = request_of(opened, options.to_dict()), job.progress
-    # Return a dataset that is complete.
+    # Return a complete dataset.
     with system_errors(out, resumes=False):
         if (found := found_complete(out, opened, request, job)) is not None:
             return found
     with system_errors(out, resumes=True):
         try:
-            # Only a plan of the same rules is resumed.
+            # Only a plan made by the same rules is resumed.
             begun = replace(request, options={**request.options, "plan_version": PLAN_VERSION})
             with claimed(out, begun, job, is_answered=partial(is_written, out, request)) as (output, engine):
-                # Decode the files that cannot be mapped.
+                # Decode files that cannot be mapped.
                 mapped = spill_source(opened, output.spill, output.watched(progress), engine=engine)
                 watch.check()
                 watch = watch.of_mapped(mapped)
 
-                # Check every document, and that an interrupted run had the same source.
+                # Check every document, and that an interrupted run read the same source.
                 documents = _checked_documents(mapped, options, progress)
                 row_format = RowFormat.of(options, documents.table.extra)
                 _refuse_changed(output, documents.identity, overwrite=job.overwrite)
@@ -117,7 +118,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                 )
                 watch.check()
 
-                # Write the shards that are missing.
+                # Write the missing shards.
                 maker = ShardMaker(documents=documents, plan=plan, row_format=row_format, ranks=options.balance_ranks)
                 entries = write_shards(output, maker, options.shard_size, watch, engine, progress)
 
@@ -133,7 +134,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
 
 
 def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> Written[Manifest] | None:
-    """Return a dataset that is complete, and the requested one; None if there is none, or it is to be replaced."""
+    """Return the requested dataset if it is complete. Returns None if it does not exist or will be replaced."""
     finish_interrupted(out)
     if not is_packed(out):
         return None
@@ -147,7 +148,7 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
 
 
 def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
-    """Raise a SourceError if no labels are to be written, and labels of the source say what is not to be trained."""
+    """Raise a SourceError if labels are not written although the source marks tokens that must not be trained."""
     if options.labels or not source.has_labels:
         return
     what, remedy = "labels or masks", "remove them from the source"
@@ -157,8 +158,8 @@ def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
 
 
 def _checked_documents(mapped: Source, options: PackOptions, progress: Progress) -> Documents:
-    """Check every document of a mapped source, and warn of what would silently ruin a training run."""
-    _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
+    """Check every document of a mapped source, and warn of data that would silently ruin a training run."""
+    _refuse_dropped_masks(mapped, options)  # whether JSON lines have labels is known only now
     documents = read_documents(mapped, progress)
     refuse_all_rejected(documents)
     say_packed_before(documents)
@@ -169,7 +170,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
 
 
 def _totals(documents: Documents, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions) -> Totals:
-    """Return the totals of the rows; raise a SourceError if nothing in them is trained, unless that is allowed."""
+    """Return the totals of the rows. Raises a SourceError if no token is trained, unless the options allow that."""
     trained = sum(entry.trained for entry in entries)
     if documents.source.has_labels and options.labels and not (trained or options.untrained == "keep-all"):
         refuse_untrained(documents.source.rejections, planned.tokens_packed)
@@ -188,7 +189,7 @@ def _finish(
     entries: Sequence[ShardEntry],
     workers: int,
 ) -> Manifest | None:
-    """Write the small files of a dataset and its manifest; return None if another process has just written it."""
+    """Write the small files and the manifest of a dataset. Returns None if another process has just written them."""
     small = datasets_files(documents.identity, all_shard_names(len(entries)))
     files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
     if options.on_error == "skip":
@@ -201,7 +202,7 @@ def _finish(
 
 
 def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: bool) -> None:
-    """Save the identity of the source; if an interrupted run saved another, raise a PackerError or discard its plan."""
+    """Save the identity of the source. If an interrupted run had another, raise a PackerError or discard its plan."""
     saved = claimed.checkpoints.load("source")
     if saved is not None and saved.facts != identity.to_dict():
         if not overwrite:
@@ -213,10 +214,10 @@ def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: boo
 
 
 def _check_complete(out: AnyPath, manifest: Manifest, opened: Source, request: Request, job: Job) -> str:
-    """Check that a complete dataset is what a pack of this source would write, and that its files are intact.
+    """Check that a complete dataset is what packing this source would write, and that its files are intact.
 
-    Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
-    token is compared. Returns what was checked, in words.
+    Sources are compared by file names, sizes and lengths. If file times do not prove that the source is unchanged,
+    every token is compared. Returns a description of what was checked.
     """
     remedy = f"choose another --output, or {way_to_replace(out)}"
     found = _request_in(manifest)
@@ -240,14 +241,14 @@ def _check_complete(out: AnyPath, manifest: Manifest, opened: Source, request: R
 
 
 def is_written(out: AnyPath, request: Request) -> bool:
-    """Whether the requested dataset is complete; times of source files are ignored."""
-    with contextlib.suppress(OSError, PackerError):  # the first error is the one to report
+    """Whether the requested dataset is complete. Times of source files are ignored."""
+    with contextlib.suppress(OSError, PackerError):  # an earlier error is the one to report
         return is_packed(out) and _request_in(read_manifest(out)) == request.without_times
     return False
 
 
 def _request_in(manifest: Manifest) -> Request:
-    """Return the request that a manifest answers, without the times of files."""
+    """Return the request that made a dataset, without file times, from its manifest."""
     source = manifest.source
     return Request(
         options=manifest.options.to_dict(),

@@ -1,4 +1,4 @@
-"""The contents of a row of a packed dataset, segment by segment: as a table, as text with trained tokens, as JSON."""
+"""The contents of a row, segment by segment: as a table, as text with trained tokens marked, or as JSON."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ if TYPE_CHECKING:
 
 
 Decode = Callable[[Any], str]
-"""Function from token ids to text."""
+"""Function that converts token ids to text."""
 
 Paint = Callable[..., str]
 """Function that returns a text in a style of `click.style`, such as `dim=True`."""
 
-_SHOWN_TOKENS = 8  # of a segment in the table
-_WIDEST = 40  # characters of a kept value in the table
-_COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # of segments, in turn
+_SHOWN_TOKENS = 8  # maximum number of tokens per segment in the table
+_WIDEST = 40  # maximum width of a kept value in the table, in characters
+_COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # colors of consecutive segments
 
 Segment = dict[str, Any]
-"""A segment of a row, or the padding at its end, which is document -1 without tokens, as `--json` prints it.
+"""A segment of a row as `--json` prints it. Padding at the end of a row is a segment with document -1 and no tokens.
 
-`extent` are the tokens that it takes in the row, padding by `--align` included. Tokens and labels are arrays.
+`extent` is the number of tokens that it takes in the row, including padding by `--align`. Tokens and labels are arrays.
 """
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RowContents:
-    """The segments of a row, or of a document. Printed, they are what `packer show` prints; in a notebook, a table."""
+    """The segments of a row, or of a document. `print` shows the output of `packer show`; a notebook shows a table."""
 
     packed: str
     """Folder of the packed dataset."""
 
     rows: Mapping[int, Sequence[Segment]]
-    """Segments by the number of their row."""
+    """Segments by row number."""
 
     decode: Decode | None = None
-    """Function from token ids to text; None to show ids."""
+    """Function that converts token ids to text; None to show ids."""
 
     group_by: str | None = None
-    """The kept column by which documents were grouped."""
+    """Kept column by which documents were grouped, if any."""
 
     full: bool = False
-    """Whether all tokens are shown, instead of a table with the first of each segment."""
+    """Whether to show all tokens, instead of a table with the first tokens of each segment."""
 
     of_document: bool = False
-    """Whether these are the segments of a document, whose rows are named."""
+    """Whether these are the segments of a document; then each row is named."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return what `packer show --json` prints, as values for JSON; with the text of segments if it is known."""
+        """Return the output of `packer show --json` as JSON values; with the text of segments if `decode` is set."""
         rows = []
         for number, segments in self.rows.items():
             texts = [{} if self.decode is None else {"text": self.decode(each["input_ids"])} for each in segments]
@@ -78,14 +78,14 @@ class RowContents:
         return self.text()
 
     def _repr_html_(self) -> str | None:
-        """Return what notebooks show; None for all tokens, which are shown as text."""
+        """Return the HTML that notebooks show; None if all tokens are shown, as text."""
         if self.full:
             return None
         tables = ((number, self._table(segments)[0]) for number, segments in self.rows.items())
         return "".join(html_table(f"row {number:,}", lines, head=head) for number, (head, *lines) in tables)
 
     def text(self, paint: Paint | None = None) -> str:
-        """Return the segments as text, in color if there is a function for it."""
+        """Return the segments as text, in color if `paint` is given."""
         parts = []
         for number, segments in self.rows.items():
             text = "\n".join(self._text_lines(segments, paint)) if self.full else self._table_text(segments, paint)
@@ -102,9 +102,10 @@ class RowContents:
         return "\n".join([head, *lines])
 
     def _table(self, segments: Sequence[Segment]) -> tuple[list[list[str]], list[Segment]]:
-        """Return a head and a line per segment, and the segment of each line.
+        """Return (table: a head, then a line per segment or tree node; segment of each line).
 
-        A line has its length, document, trained tokens, kept columns and first tokens, as text if they can be decoded.
+        The line of a segment has its length, document, trained tokens, kept columns and first tokens, as text if they
+        can be decoded.
         """
         kept, kept_tokens = list(segments[0]["kept"]), list(segments[0]["kept_tokens"])
         named = [f"{name} (group)" if name == self.group_by else name for name in kept]
@@ -139,9 +140,9 @@ class RowContents:
         return table, owners
 
     def _text_lines(self, segments: Sequence[Segment], paint: Paint | None) -> Iterator[str]:
-        """Yield all tokens of segments, with trained ones distinguished from their context.
+        """Yield all tokens of segments as text, and distinguish trained tokens from context.
 
-        Trained tokens are bold and context is dim; without color, trained tokens are between [[ and ]].
+        With color, trained tokens are bold and context is dim. Without color, trained tokens are between [[ and ]].
         """
         for segment in segments:
             first, tokens = segment["doc_start"], len(segment["input_ids"])
@@ -167,21 +168,21 @@ def show(
     source: str | Path | Sequence[str | Path] | None = None,
     full: bool = False,
 ) -> RowContents:
-    """Show a row of a packed dataset, segment by segment, or a document.
+    """Show a row of a packed dataset, segment by segment, or all segments of a document.
 
     Args:
         packed: folder of the packed dataset.
         row: number of the row; -1 is the last.
-        document: number of a document, whose segments are shown instead of a row.
+        document: number of a document; show its segments instead of a row.
         tokenizer: path or Hub id of the tokenizer, to show text instead of token ids.
-        source: dataset that was packed, if `packed` is an index.
-        full: show all tokens, with trained ones between [[ and ]].
+        source: source that was packed, if `packed` is an index.
+        full: show all tokens, with trained tokens between [[ and ]].
 
     Returns:
-        The segments; printed, they are what `packer show` prints; in a notebook, a table.
+        The segments. `print` shows the output of `packer show`; a notebook shows a table.
 
     Raises:
-        PackerError: there is no such row or document, or the dataset cannot be read.
+        PackerError: the row or document does not exist, or the dataset cannot be read.
     """
     with python_names():
         name, folder = as_path(tokenizer), packed_path(packed)
@@ -219,11 +220,11 @@ def _refuse_tokenless(dataset: PackedDataset, packed: AnyPath) -> None:
 
 
 def _refuse_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> None:
-    """Raise a PackerError if a tokenizer is not the one that made the tokens: the text would be another one."""
+    """Raise a PackerError if the tokens were made by another tokenizer: its text would be wrong."""
     from packer.text.tokens import TextTokens
 
     text = dataset.manifest.source.text
-    if text is None:  # the source had tokens, and no name of what made them
+    if text is None:  # the source held tokens; their tokenizer is unknown
         return
     if TextTokens(open_tokenizer(tokenizer)).content_hash != text.tokenizer:
         made = dataset.manifest.options.tokenizer
@@ -234,7 +235,7 @@ def _refuse_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> 
 
 
 def _rows_of_document(dataset: PackedDataset, packed: AnyPath, document: str) -> dict[int, list[Segment]]:
-    """Return the segments of a document, by the rows that hold them."""
+    """Return the segments of a document, by row number."""
     if not document.isdecimal():
         raise PackerError(f"--document is {document!r}: give the number of a document")
     rows = dataset.find(int(document))
@@ -265,31 +266,31 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
 
 
 def _name(segment: Segment) -> str:
-    """Return the name of the document."""
+    """Return the number of the segment's document as text."""
     return "padding" if segment["doc_id"] < 0 else f"{segment['doc_id']:,}"
 
 
 def _trained(segment: Segment) -> str:
-    """Return the number of trained tokens, "?" if the dataset has no labels."""
+    """Return the number of trained tokens as text; "?" if the dataset has no labels."""
     return f"{(segment['labels'] >= 0).sum():,}" if "labels" in segment else "?"
 
 
 def _branches(segment: Segment) -> Iterator[Segment]:
-    """Yield the nodes of a tree, each with its tokens and labels; none for an ordinary document."""
+    """Yield the nodes of a tree, each with its tokens and labels; nothing for an ordinary document."""
     for node in segment.get("nodes", ()):
         here = slice(node["first"], node["first"] + node["tokens"])
         yield node | {name: segment[name][here] for name in ("input_ids", "labels")}
 
 
 def _painted(segment: Segment, line: str, paint: Paint) -> str:
-    """Color the line of a segment; neighbors differ."""
+    """Color the line of a segment; neighbors have different colors."""
     if segment["doc_id"] < 0:
         return paint(line, dim=True)
     return paint(line, fg=_COLORS[segment["segment"] % len(_COLORS)])
 
 
 def _marked(segment: Segment, decode: Decode | None, paint: Paint | None) -> str:
-    """Return the tokens of a segment, run by run of trained and untrained ones."""
+    """Return the tokens of a segment as text, with runs of trained tokens marked."""
     ids, labels = segment["input_ids"], segment.get("labels")
     trained = [True] * len(ids) if labels is None else (labels >= 0).tolist()
     texts, place = [], 0
@@ -305,13 +306,13 @@ def _marked(segment: Segment, decode: Decode | None, paint: Paint | None) -> str
 
 
 def _first_tokens(ids: NDArray[np.int32], decode: Decode | None) -> str:
-    """Show the beginning of a segment, as text or as ids, in at most 60 characters."""
+    """Return the beginning of a segment as text or as ids, at most 60 characters."""
     text = " ".join(map(str, ids[:_SHOWN_TOKENS])) if decode is None else repr(decode(ids[:24]))[1:-1]
     return text[:60]
 
 
 def _first_values(values: NDArray[Any]) -> str:
-    """Show the values of the first tokens: those of one token in brackets if it has several."""
+    """Return the values of the first tokens as text; several values of one token are in brackets."""
     if values.ndim == 1:
         return " ".join(map(_cell, values[:_SHOWN_TOKENS]))
     shown = values[: max(1, _SHOWN_TOKENS // values.shape[1])]
@@ -319,7 +320,7 @@ def _first_values(values: NDArray[Any]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Format a value of a kept column on one line of limited length: 0.1234567 -> 0.12346."""
+    """Format a value of a kept column on one line of limited width: 0.1234567 -> 0.12346."""
     if value is None:
         return "null"
     if isinstance(value, Real) and not isinstance(value, Integral):
@@ -329,11 +330,11 @@ def _cell(value: object) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """A value that JSON can hold: a number, a truth value, a string, a list, an object or null, else a string.
+    """Convert a value to JSON: numbers, booleans, strings, lists, objects and null stay, others become strings.
 
-    NaN, which is also a missing number, and infinity are null.
+    NaN (also a missing number) and infinity become null.
     """
-    value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy
+    value = value.tolist() if hasattr(value, "tolist") else value  # NumPy values
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Say what would silently ruin a training run, and which records of a source were left out."""
+"""Warn of data that would silently ruin a training run, and report which records of a source were left out."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from packer.sources.record_lists import SAVED
 from packer.sources.source import Documents, Rejections, Source
 from packer.token_memory import fetched_spans, lengths_of
 
-_READ_TOGETHER = 250  # documents
-_LOOKED_AT = 1000  # documents
-_FEWEST = 20  # number of documents that look padded below which there is no warning
-_REPEATED = 3  # number of equal tokens at an end from which a document looks padded
+_READ_TOGETHER = 250  # number of documents read together
+_LOOKED_AT = 1000  # maximum number of documents examined
+_FEWEST = 20  # at most this many documents that look padded cause no warning
+_REPEATED = 3  # minimum number of equal tokens at an end of a document that looks padded
 _MOST = 0.5  # share of documents that look padded above which the source counts as padded
 
-_SHOWN = 10  # names of fields
+_SHOWN = 10  # maximum number of field names shown
 
 log = logging.getLogger(__name__)
 
 
 def warn_of_padding(documents: Documents) -> None:
-    """Log a warning if most documents of a source of tokens end, or begin, with the same repeated id.
+    """Log a warning if most documents of a tokenized source begin or end with the same repeated id.
 
-    Padding with a mask has been stripped before; without a mask, it is packed and trained like any other token.
+    Padding marked by a mask has already been removed. Without a mask, padding is packed and trained like other tokens.
     """
     found = _padding_of(documents) if documents.source.text is None else None
     if found is not None:
@@ -53,7 +53,7 @@ def warn_of_padding(documents: Documents) -> None:
 
 
 def say_packed_before(documents: Documents) -> None:
-    """Log how many documents rows hold that were packed before, unless each is one document as a whole."""
+    """Log how many documents the rows of an already packed source hold, unless each row is one whole document."""
     source, rows = documents.source, documents.source.counts[ROWS]
     count = documents.identity.documents - len(source.rejections.documents)
     if rows and (count > rows or source.counts[STRIPPED]):
@@ -83,18 +83,18 @@ _OF_TEXTS = {
         "writes tools, such as qwen3",
     ),
 }
-"""Warnings by the count of `Encoder.encode`: subject and verb for one and for several, and the rest."""
+"""Warnings by count name of `Encoder.encode`: beginning for one, beginning for several, and the rest of the text."""
 
 
 def warn_of_texts(counts: Mapping[str, int]) -> None:
-    """Log warnings for what tokenizing texts and chats has counted."""
+    """Log warnings for the problems that were counted while tokenizing texts and chats."""
     for name, (one, several, rest) in _OF_TEXTS.items():
         if count := counts.get(name):
             log.warning("%s %s", one if count == 1 else several.format(count), rest)
 
 
 def warn_of_templates(source: Source) -> None:
-    """Log a warning for chats that another template than the tokenizer's own wrote, or with unread arguments."""
+    """Log warnings for chats that a built-in template rendered, and for chat arguments that the template ignores."""
     if source.text is not None and (count := source.counts["stood in"]):
         log.warning(
             "packer's template %s rendered %s of several answers, because the tokenizer's template rewrites earlier "
@@ -113,7 +113,7 @@ def warn_of_templates(source: Source) -> None:
 
 
 def notes_on(opened: Source, counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return what a summary says of a source: which fields nothing reads, and that prompts are packed as texts."""
+    """Return notes for the summary: fields that nothing reads, and prompts that are packed as plain text."""
     encoder = opened.encoder
     notes = [] if encoder is None or encoder.note is None else [encoder.note]
     columns = dict.fromkeys([*opened.fields, *fields_counted("column", counts)])
@@ -128,7 +128,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def warn_of_rejected(rejections: Rejections) -> None:
-    """Log a warning if records cannot be used, for commands that do not list them."""
+    """Log a warning if records cannot be used; for commands that do not list them."""
     if count := len(rejections.documents):
         reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in rejections.counts.items())
         log.warning(
@@ -140,13 +140,13 @@ def warn_of_rejected(rejections: Rejections) -> None:
 
 
 def _padding_of(documents: Documents) -> int | None:
-    """Return the id with which most of the first documents in the files seem to be padded; None if they are not."""
+    """Return the token id that seems to pad most of the first documents, or None."""
     repeated: Counter[int] = Counter()
     read = 0
     for tokens in islice(_documents(documents), _LOOKED_AT):
         ends = (tokens[:_REPEATED].tolist(), tokens[-_REPEATED:].tolist())
         ids = [end[0] for end in ends if len(end) == _REPEATED and len(set(end)) == 1]
-        if len(set(ids)) == len(ids):  # otherwise, the whole document may consist of one id
+        if len(set(ids)) == len(ids):  # otherwise the whole document may consist of one id
             repeated.update(ids)
         read += 1
     token, count = repeated.most_common(1)[0] if repeated else (0, 0)
@@ -154,7 +154,7 @@ def _padding_of(documents: Documents) -> int | None:
 
 
 def _documents(documents: Documents) -> Iterator[NDArray[np.integer[Any]]]:
-    """Yield the tokens of each document; none if only lengths are known."""
+    """Yield the tokens of each document; nothing if only lengths are known."""
     column = documents.table.input_ids
     count = 0 if (column.addresses.value_codes < 0).any() else len(column)
     for first in range(0, count, _READ_TOGETHER):
@@ -171,7 +171,7 @@ def _documents(documents: Documents) -> Iterator[NDArray[np.integer[Any]]]:
 
 
 def write_rejected_list(folder: Output, rejections: Rejections) -> str:
-    """Write the list of rejected records, a line for each, in the order of the source; return its xxh3-128."""
+    """Write the list of rejected records, one line each, in source order. Returns the xxh3-128 of the file."""
     with folder.store.temporary(REJECTED) as temporary:
         with HashingFile(temporary) as file:
             for record in rejections.records():
@@ -181,14 +181,14 @@ def write_rejected_list(folder: Output, rejections: Rejections) -> str:
 
 
 def with_rejected(totals: Totals, rejections: Rejections) -> Totals:
-    """Count empty documents that were rejected under their reasons."""
+    """Count rejected documents under their reasons instead of as empty."""
     counts = rejections.counts
     values = totals.with_rejected(sum(counts.values())).values()
     return Totals(**{**values, "documents_rejected": counts})
 
 
 def with_counts(totals: Totals, documents: Documents) -> Totals:
-    """Add the counts made while documents were decoded: of padding, of text, and of trees."""
+    """Add the counts made while decoding documents: padding, texts and trees."""
     source, counts = documents.source, documents.source.counts
     totals = replace(totals, tokens_stripped=counts[STRIPPED] or None)
     if TREE in source.columns.extra:
@@ -204,7 +204,7 @@ def with_counts(totals: Totals, documents: Documents) -> Totals:
 
 
 def refuse_all_rejected(documents: Documents) -> None:
-    """Raise a SourceError if rejected records leave nothing to pack."""
+    """Raise a SourceError if rejected records leave no tokens to pack."""
     identity, rejections = documents.identity, documents.source.rejections
     if identity.tokens or not len(rejections.documents):
         return
@@ -213,7 +213,7 @@ def refuse_all_rejected(documents: Documents) -> None:
 
 
 def refuse_untrained(rejections: Rejections, tokens: int) -> None:
-    """Raise the SourceError for rows without trained tokens, which names rejected records if there are any."""
+    """Raise the SourceError for rows without trained tokens. It mentions rejected records, if there are any."""
     what = f"none of the {tokens:,} packed tokens is trained"
     if len(rejections.documents):
         raise SourceError(f"{what}, and of the records, {_described(rejections)}; or choose --untrained keep-all")
@@ -223,7 +223,7 @@ def refuse_untrained(rejections: Rejections, tokens: int) -> None:
 
 
 def _described(rejections: Rejections, others: str = "") -> str:
-    """Describe rejected records: how many, why, what is said of others, and the first one."""
+    """Describe rejected records: their number, reasons, the remark `others`, and the first record."""
     first = next(rejections.records())
     place = f"line {first.line}" if first.line is not None else f"row {first.row}"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejections.counts.items())

@@ -1,4 +1,4 @@
-"""The figures of any source: of a dataset, of a packed one, or of several lengths or algorithms; and their report."""
+"""Figures of any source: a dataset, a packed dataset, or a comparison of lengths or algorithms; and their report."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from packer.stores import RemotePath, any_path
 from packer.stores.paths import PathList, expanded
 
 USUAL_LENGTH = 4096
-"""Tokens in a row, if none are named."""
+"""Default number of tokens in a row."""
 
-_GENERATOR = b'<meta name="generator" content="packer">'  # near the beginning of every report
-_READ_OF_PAGE = 1024  # bytes
+_GENERATOR = b'<meta name="generator" content="packer">'  # stands near the beginning of every report
+_READ_OF_PAGE = 1024  # number of bytes searched for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportFile:
-    """The report that is to be written, if there is a path; it is checked before the work begins.
+    """Report to write, if `path` is set. The path is checked before the work begins.
 
-    Only a report of packer is ever replaced: no source whose name follows `--report` by mistake, and no page of a user.
+    Only existing reports of packer are replaced: never a dataset named after `--report` by mistake, nor a user's page.
     """
 
     path: Path | None = None
     tokenizer: str | None = None
-    """Tokenizer that makes text of the tokens of a packed dataset; None to show no text."""
+    """Tokenizer that decodes the tokens of a packed dataset; None to show no text."""
 
     words: tuple[str, ...] = ()
-    """The words of the command line after `packer`, which the report names; none in Python."""
+    """Words of the command line after `packer`, shown in the report; empty in Python."""
 
     def __post_init__(self) -> None:
         path = self.path
@@ -63,7 +63,7 @@ class ReportFile:
         _refuse_foreign(path)
 
     def decoder(self) -> Callable[[Any], str] | None:
-        """Return the function from token ids to text; None to show no text."""
+        """Return the function that converts token ids to text; None to show no text."""
         if self.path is None or self.tokenizer is None:
             return None
         from packer.text.tokenizer import open_decoder
@@ -71,12 +71,12 @@ class ReportFile:
         return open_decoder(self.tokenizer)
 
     def write(self, figures: Figures) -> None:
-        """Write the report if one is asked for."""
+        """Write the report if `path` is set."""
         from packer.report.page import render_page
 
         if self.path is None:
             return
-        # Of absolute paths only the name is shown, which says nothing of the machine.
+        # Show only the names of absolute paths, because folders reveal facts about the machine.
         command = shlex.join(["packer", *(re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in self.words)])
         made_by = f"packer {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
         _refuse_foreign(self.path)  # again, because packing may have taken days
@@ -95,8 +95,8 @@ def stats(
 ) -> Figures | Comparison:
     """Collect figures, and write a report of them if `page` has a path.
 
-    `values` are options of a pack by name, without max_len; the algorithm "all" compares them. `job` is
-    a training job whose ranks wait for each other. A histogram in a CSV file is a source of lengths.
+    `values` has options of a pack by name, without max_len; the algorithm "all" compares all algorithms. `job` is a
+    training job whose waiting time is estimated. A histogram in a CSV file is a source of lengths.
     """
     if values.get("tokenizer") is None and is_histogram(source):
         values = {**values, "lengths_column": HISTOGRAM}
@@ -140,7 +140,7 @@ def names_packed(source: str | Path) -> bool:
 
 
 def _refuse_lengths(packed: str | Path, max_lens: Sequence[int]) -> None:
-    """Raise a PackerError if lengths are given, in which a packed dataset does not have its rows."""
+    """Raise a PackerError if `max_lens` differ from the row length of a packed dataset."""
     if max_lens and [*max_lens] != [read_manifest(any_path(expanded(packed))).options.max_len]:
         raise PackerError(
             f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; leave it out, or "
@@ -149,7 +149,7 @@ def _refuse_lengths(packed: str | Path, max_lens: Sequence[int]) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise a PackerError if a file exists that is not a report."""
+    """Raise a PackerError if the file exists and is not a report."""
     if not os.path.lexists(path):
         return
     try:

@@ -1,4 +1,4 @@
-"""Tokenize a dataset of text and store the tokens, in the layout of `save_to_disk`."""
+"""Tokenize a text dataset and store the tokens in the layout of `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -50,37 +50,37 @@ TOKENIZED = OutputKind(
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TokenizeReport(JsonRecord):
-    """Record of a tokenized dataset, written last."""
+    """Record of a tokenized dataset. It is written last."""
 
     tokenizer: str
     pad_id: Count
-    """The tokenizer's padding token, or its end-of-sequence token, or 0."""
+    """Padding token of the tokenizer; if it has none, its end-of-sequence token, or 0."""
 
     options: Mapping[str, object]
-    """Names of the columns to keep, under the key "keep", and "on_error" unless it is the default."""
+    """Names of kept columns, under the key "keep"; and "on_error" unless it has the default value."""
 
     source: SourceIdentity
-    """Identity of the tokens as a source, with its files and how its text was tokenized."""
+    """Identity of the tokens as a source, including its files and how its text was tokenized."""
 
     documents_straddling: Count
-    """Documents with a token that is only partly in trained text."""
+    """Number of documents with a token that straddles a boundary of trained text."""
 
     documents_untrained: Count
-    """Documents that have tokens, none of them trained."""
+    """Number of documents with tokens but without trained tokens."""
 
     documents_by_gigatoken: Count | None = None
-    """Documents that gigatoken tokenized; None if there are none."""
+    """Number of documents that gigatoken tokenized; None if there are none."""
 
     documents_rejected: Mapping[str, Count] | None = None
-    """Documents that could not be used and are empty, by reason; None if one would have been an error."""
+    """Number of unusable documents by reason (they are stored empty); None if unusable documents are errors."""
 
     rejected_xxh3_128: str | None = None
-    """Hash of rejected.jsonl, which lists them; None if there is no such file."""
+    """Hash of rejected.jsonl, the list of these documents; None if the file does not exist."""
 
     shards: tuple[WrittenFile, ...]
 
     path: AnyPath | None = field(default=None, compare=False)
-    """Folder of the tokenized dataset; None if it is not known."""
+    """Folder of the tokenized dataset; None if unknown."""
 
     def __repr__(self) -> str:
         counts = f"documents={self.source.documents}, tokens={self.source.tokens}"
@@ -88,7 +88,7 @@ class TokenizeReport(JsonRecord):
 
     @property
     def request(self) -> Request:
-        """The request that made the dataset."""
+        """Request that made the dataset."""
         return Request(options=self.options, files=names_and_sizes(self.source.files), text=self.source.text)
 
 
@@ -98,9 +98,9 @@ def tokenize(
     options: ReadOptions,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[TokenizeReport]:
-    """Tokenize a dataset of text; after a kill, the same call resumes.
+    """Tokenize a text dataset. After an interruption, the same call resumes.
 
-    Packing the result gives the same rows as packing the text. This process works alone, whatever the job says.
+    Packing the result gives the same rows as packing the text. Only this process works, whatever engine the job names.
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
@@ -128,9 +128,9 @@ def tokenize(
 
 
 def _check_complete(out: Path, report: TokenizeReport, request: Request, opened: Source) -> str:
-    """Check that a complete dataset is the requested one, and intact, and its source not written to since.
+    """Check that a complete dataset is the requested one and intact, and that its source was not modified since.
 
-    Return what was checked, in words.
+    Returns a description of what was checked.
     """
     another = "choose another --output, or replace it with --overwrite"
     if report.request != request:
@@ -156,7 +156,7 @@ def _write(
     engine: Engine,
     progress: Progress,
 ) -> tuple[TokenizeReport, Mapping[str, int]]:
-    """Tokenize into a claimed folder, with files named as `datasets` does; return the report, and what was counted."""
+    """Tokenize into a claimed folder, with file names as in `datasets`. Returns (report, counts of the encoder)."""
     pieces = cut_source(opened, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder, pieces, names)
@@ -193,7 +193,7 @@ def _write(
 
 
 def _take_back(folder: Output, pieces: list[Piece], names: list[str]) -> None:
-    """Undo the last step of a killed run: move streams back, and delete files of another source."""
+    """Undo the last step of a killed run: move the token files back, and delete files of another source."""
     folder.check_claim()
     for piece, name in zip(pieces, names, strict=True):
         if piece.checkpoint_path.exists() and (folder.building / name).is_file():

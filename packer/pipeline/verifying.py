@@ -1,8 +1,8 @@
-"""Check a packed dataset, alone or against its source, from which its rows are made again and its totals counted again.
+"""Check a packed dataset, alone or against its source: its rows are made again, and its totals recomputed.
 
-The segments of the rows take the place of a plan. Sums of hashes, which need no order and little memory, show whether
-they are the segments that the options make of the source: a segment that is missing, repeated or cut elsewhere changes
-the sum of its documents.
+The segments of the rows serve as the plan. Sums of hashes show whether these are the segments that the options cut from
+the source; they need little memory, and no order. A segment that is missing, repeated or cut elsewhere changes the sum
+of its documents.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from packer.stores.paths import expanded, located, packed_path
 from packer.text.text_source import open_source
 from packer.token_memory import lengths_of
 
-_SHOWN = 20  # faults in the `repr` of a result
+_SHOWN = 20  # maximum number of faults in the `repr` of a result
 
 
 class Verification(list[str]):
-    """A sentence for each fault of a packed dataset. It is true if there is none, so `if verify(packed)` reads right.
+    """List of the faults of a packed dataset, one sentence each. Unlike other lists, it is true if it is empty.
 
     Args:
-        folder: the dataset.
-        faults: the sentences.
+        folder: packed dataset.
+        faults: sentences.
     """
 
     def __init__(self, folder: AnyPath, faults: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ class Verification(list[str]):
         return not len(self)
 
     def __repr__(self) -> str:
-        """Say that the dataset is verified, or list its faults: "dataset-packed-4096 has 1 fault: ..."."""
+        """Return "FOLDER is verified", or the list of its faults: "dataset-packed-4096 has 1 fault: ..."."""
         if self:
             return f"{self._folder} is verified"
         faults = f"{len(self):,} fault{'s' if len(self) > 1 else ''}"
@@ -87,23 +87,21 @@ def verify(
     engine: str = "threads",
     progress: Progress | bool = True,
 ) -> Verification:
-    """Check a packed dataset; return a list of its faults, which is true if there is none.
+    """Check a packed dataset. Returns a list of its faults, which is true if it is empty.
 
-    `if packer.verify(packed): train()` trains only on a dataset without faults. Otherwise, the result is a list of
-    sentences, and false.
+    `if packer.verify(packed): train()` trains only on a dataset without faults.
 
     Without `source`, this checks hashes, structure, the totals of the manifest, and groups if their column is kept.
-    With it, every token that should be in the rows is also compared with the source, together with its label and its
-    place, and the totals are those of its documents and tokens. Two totals that only the planner knows are not
-    counted again: `rows_ungrouped`, and `lower_bound` if the algorithm may improve on the bounds of
-    `packer.algorithms.bounds`.
+    With `source`, every expected token, its label and its position are also compared with the source, and the totals
+    are recomputed from it. Two totals are not recomputed, because only the planner knows them: `rows_ungrouped`, and
+    `lower_bound` if the algorithm may improve on the bounds of `packer.algorithms.bounds`.
 
     Args:
         packed: folder of the packed dataset.
-        source: source that was packed, or a list of all its paths, in order. Text is tokenized again.
-        tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
-        workers: number of shards that are checked at a time; by default the number of available cores.
-        engine: "threads", or a Ray cluster with the same storage that checks the shards, as in `pack`.
+        source: source that was packed, or a list of all its paths in order. Text is tokenized again.
+        tokenizer: path or Hub id of the tokenizer, if it cannot be found by its name in the manifest.
+        workers: number of shards that are checked at the same time; by default the number of available cores.
+        engine: "threads", or as in `pack` a Ray cluster with the same storage, which then checks the shards.
         progress: as in `pack`; the stages are "verify", in bytes of the shards, and "compare", in tokens.
 
     Raises:
@@ -132,12 +130,12 @@ def _faults(
     try:
         workers = job.workers or available_workers()
         yield from compare_opened(folder, manifest, opened, workers=workers, progress=job.progress)
-    except SourceError as error:  # the packed tokens do not depend on how they are verified
+    except SourceError as error:  # remove its remedy, which is meant for packing
         raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
 def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence if a dataset and its holdout, which is next to it, may share documents."""
+    """Yield a sentence if a dataset and its holdout, the folder next to it, may share documents."""
     ours, other = manifest.options, holdout_of(folder, is_holdout=manifest.options.is_holdout)
     if ours.holdout is None or other == folder or not is_packed(other):
         return
@@ -154,7 +152,7 @@ def compare_opened(
 ) -> Iterator[str]:
     """Yield a sentence for each difference between the rows and an open source.
 
-    Inputs that cannot be mapped are decoded to temporary files.
+    Files that cannot be mapped are decoded to temporary files.
     """
     packed = manifest.source
     fault = _text_fault(packed, opened)
@@ -173,7 +171,7 @@ def compare_opened(
 
 
 def _text_fault(recorded: SourceIdentity, opened: Source) -> str | None:
-    """Return the first difference in how text is tokenized, versions of libraries aside, or None."""
+    """Return the first difference in how text is tokenized, except library versions; None if there is none."""
     packed = recorded.text.without_versions() if recorded.text is not None else {}
     found = opened.text.without_versions() if opened.text is not None else {}
     if bool(packed) != bool(found):
@@ -192,9 +190,9 @@ def _text_fault(recorded: SourceIdentity, opened: Source) -> str | None:
 def identity_faults(recorded: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
     """Yield a sentence for each difference between a source and the identity in the manifest.
 
-    Texts are compared before. The names and sizes of files may differ: the same documents
-    in other files, or compressed, are the same source. Only if all names are equal must each file have the same
-    documents and tokens.
+    How text was tokenized is compared elsewhere (`_text_fault`). Names and sizes of files may differ: the same
+    documents in other files, or compressed, are the same source. If all file names match, each file must also have the
+    same number of documents and tokens.
     """
     one, other = ({**identity.to_dict(), "text": None} for identity in (recorded, found))
     files = [each.pop("files") for each in (one, other)]
@@ -213,33 +211,34 @@ def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterato
 
 
 BUCKETS = 1 << 16
-"""Most ranges of documents whose segments are compared at a time by a sum for each."""
+"""Maximum number of ranges of documents whose segments are compared at the same time, by one sum each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentSums:
-    """Sums of hashes of segments, for each of up to BUCKETS ranges of the documents first to last - 1.
+    """Sums of hashes of segments, one for each of up to BUCKETS ranges of the documents first to last - 1.
 
-    Equal sums mean equal segments: with a random key, other segments have the same sum with a probability of 2**-64.
+    Equal sums mean equal segments: with a random key, different segments have the same sum with a probability of
+    2**-64.
     """
 
     first: int
     last: int
     end: int
-    """Number that stands for all documents from there on, which the source does not have."""
+    """Number that stands for all documents from it on; the source does not have them."""
 
     key: np.uint64
     keeps_whole: bool
-    """Whether cuts count. If not, the hash of a segment is that of its end minus that of its start, so that the sum of
-    all segments of a document depends only on where the first one starts and the last one ends."""
+    """Whether cuts count. If not, the hash of a segment is the hash of its end minus the hash of its start, so the sum
+    of a document's segments depends only on where the first one starts and the last one ends."""
 
     @property
     def width(self) -> int:
-        """Documents in a range."""
+        """Number of documents in a range."""
         return -(-(self.last - self.first) // BUCKETS)
 
     def of(self, segments: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return the sums of the given segments, an array of SEGMENT, that belong to these documents."""
+        """Return the sums of the given segments, an array of SEGMENT, as far as they belong to these documents."""
         numbers = np.minimum(segments["document"], self.end)
         is_here = (numbers >= self.first) & (numbers < self.last)
         segments, numbers = segments[is_here], numbers[is_here]
@@ -254,27 +253,27 @@ class SegmentSums:
         return sums
 
     def within(self, bucket: int) -> SegmentSums:
-        """Return the sums of the documents of one range."""
+        """Return `SegmentSums` for the documents of one range."""
         first = self.first + bucket * self.width
         return replace(self, first=first, last=min(first + self.width, self.last))
 
 
 class ShardComparison(NamedTuple):
-    """What was found in a shard."""
+    """Result of comparing a shard."""
 
     sums: NDArray[np.uint64]
-    """Sums of its segments; see `SegmentSums`."""
+    """Sums of the shard's segments; see `SegmentSums`."""
 
     split: int
-    """Segments at the beginning of a document that goes on elsewhere."""
+    """Number of segments that begin a document but do not hold all of it."""
 
     faults: tuple[str, ...]
-    """A sentence for the first difference from the source, and for the first row of several groups."""
+    """Sentences for the first difference from the source, and for the first row with several groups."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceComparison:
-    """A packed dataset and the documents of its source, mapped and checked."""
+    """A packed dataset and the mapped, checked documents of its source."""
 
     folder: AnyPath
     manifest: Manifest
@@ -282,12 +281,12 @@ class SourceComparison:
 
     @property
     def reader(self) -> SegmentReader:
-        """Reader of the segments that the options make of the source."""
+        """Reader of the segments that the options cut from the source."""
         count = self.documents.identity.documents
         return SegmentReader(options=self.manifest.options, documents=count, source=self.documents)
 
     def faults(self, workers: int, progress: Progress) -> Iterator[str]:
-        """Yield a sentence for each difference; progress is "compare", in tokens of the rows."""
+        """Yield a sentence for each difference. Progress is reported as "compare", in tokens of the rows."""
         options, shards = self.manifest.options, self.manifest.shards
         count, packed = self.documents.identity.documents, self.manifest.source.documents
         key = np.uint64(secrets.randbits(64))
@@ -326,14 +325,14 @@ class SourceComparison:
         yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
 
     def _expected(self, sums: SegmentSums, workers: int) -> Iterator[SegmentChunk]:
-        """Cut the documents of the source as the options say; the values of a chunk are the sums of its segments."""
+        """Cut the documents of the source by the options. The values of a chunk are the sums of its segments."""
         last = min(sums.last, sums.end)
         return each_chunk(
             self.reader, lambda each: sums.of(located_segments(each, each.numbers())), workers, sums.first, last
         )
 
     def _bounds(self, histogram: NDArray[np.int64]) -> dict[str, object]:
-        """Return totals of groups, and the lower bound of rows if it follows from the source alone."""
+        """Return the totals of groups, and the lower bound on rows if it follows from the source alone."""
         options, totals = self.manifest.options, self.manifest.totals
         if options.group_by is not None:
             groups = document_values(self.documents, self.documents.table.extra, options).groups
@@ -344,7 +343,7 @@ class SourceComparison:
         return {} if options.keeps_whole else {"lower_bound": cut_bound(histogram, options.max_segments)}
 
     def _other_segments(self, sums: SegmentSums) -> str:
-        """Name the first document whose segments differ, which is one of these."""
+        """Return a sentence that names the first document, among those of `sums`, whose segments differ."""
         while sums.last - sums.first > 1:
             expected = sum(chunk.values for chunk in self._expected(sums, 1))
             found = sum(sums.of(self._rows(shard)[1].values) for shard in range(len(self.manifest.shards)))
@@ -355,12 +354,12 @@ class SourceComparison:
         return f"{where} is in the source, but missing from the rows, repeated or cut elsewhere there"
 
     def _rows(self, shard: int) -> tuple[pa.Table, LocatedRows]:
-        """Return a shard, and the segments of its rows."""
+        """Return a shard as a table, and the segments of its rows."""
         batches = [*checked_batches(self.folder, self.manifest.shards[shard], self.manifest, compares_hash=False)]
         return pa.Table.from_batches(batches), LocatedRows.joined(map(LocatedRows.of_batch, batches))
 
     def _compare(self, sums: SegmentSums, shard: int) -> tuple[int, ShardComparison]:
-        """Compare a shard, whose segments may be of any documents; return its number and what was found."""
+        """Compare a shard; its segments may belong to any documents. Returns its number and the result."""
         table, rows = self._rows(shard)
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
         faults, split, kept = list[str](), 0, np.empty(len(documents), np.int32)
@@ -374,7 +373,7 @@ class SourceComparison:
         return shard, ShardComparison(sums.of(rows.values), split, tuple(faults))
 
     def _value_faults(self, shard: int, table: pa.Table, rows: LocatedRows) -> Iterator[str]:
-        """Yield a sentence for the first value that differs from the source, and for the first row of two groups."""
+        """Yield sentences for the first value that differs from the source, and for the first row with two groups."""
         options, entry = self.manifest.options, self.manifest.shards[shard]
         extra = self.documents.table.extra
         maker = RowMaker(documents=self.documents, row_format=RowFormat.of(options, extra))
@@ -406,7 +405,7 @@ class SourceComparison:
                 yield f"{entry.file} row {fault[0]} {fault[1]}"
 
     def _described(self, made: pa.RecordBatch, found: pa.Array, name: str, at: int, first_row: int) -> str:
-        """Describe value number `at` of a column, which differs from that of rows made from the source."""
+        """Describe value number `at` of a column, which differs from the value in rows made from the source."""
         segments, row, where, options = LocatedRows.of_batch(made), "the rows", "padding", self.manifest.options
         values = [format_value(each.flatten()[at]) for each in (made[name], found)]
         if pa.types.is_fixed_size_list(found.type):
@@ -425,12 +424,12 @@ class SourceComparison:
 
 
 def _difference(expected: pa.Array, found: pa.Array) -> int | None:
-    """Return the first position where the values of two arrays differ, or None; 1 and 1.0 are equal, as are two NaN.
+    """Return the first position where the values of two arrays differ, or None. 1 equals 1.0, and NaN equals NaN.
 
-    Types may differ: the same values may be stored in other types in another file.
+    Types may differ: another file may store the same values in other types.
     """
     kind = join(expected.type, found.type)
-    with suppress(pa.ArrowInvalid):  # some value does not fit the joint type: compare one by one
+    with suppress(pa.ArrowInvalid):  # if a value does not fit the joint type, compare one by one
         if kind is not None:
             expected, found = cast(expected, kind), cast(found, kind)
             if expected.equals(found):
@@ -444,7 +443,7 @@ def _difference(expected: pa.Array, found: pa.Array) -> int | None:
 
 
 def _is_same(one: pa.Scalar, other: pa.Scalar) -> bool:
-    """Whether two values are equal; NaN equals NaN, also inside a nested value."""
+    """Whether two values are equal. NaN equals NaN, also inside a nested value."""
     if one.equals(other):
         return True
     try:

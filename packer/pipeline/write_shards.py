@@ -1,4 +1,4 @@
-"""Make and write the shards of a plan; the bytes of a shard depend only on the source, the plan and its number."""
+"""Make and write the shards of a plan. The bytes of a shard depend only on the source, the plan and its number."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from packer.token_memory import fetched_spans
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowMaker:
-    """Makes rows of documents. Can be pickled; makes the same bytes in any process.
+    """Makes rows of documents; the bytes are the same in any process. Can be pickled.
 
-    A token or label of the source that is out of range is a SourceError.
+    Raises SourceError if a token or label of the source is out of range.
     """
 
     documents: Documents
     row_format: RowFormat
 
     def batches(self, rows: LocatedRows) -> Iterator[tuple[pa.RecordBatch, Counts]]:
-        """Yield the record batches of some rows in order, each with its counts."""
+        """Yield the record batches of the given rows in order, each with its counts."""
         columns, lists = self._read(rows)
         kept, schema, segments = self._kept(rows), self.row_format.schema, 0
         for first, last in self.row_format.batches(len(rows)):
@@ -58,20 +58,20 @@ class RowMaker:
                 raise SourceError(self._explain(bad, columns, part, own)) from bad
 
     def _read(self, rows: LocatedRows) -> tuple[TokenColumns, NDArray[np.int64]]:
-        """Return columns with the values of the segments of rows in memory, and the list of each in them."""
+        """Return (columns with the values of the rows' segments in memory, index of each segment's list in them)."""
         columns = self.documents.table.token_columns(self.row_format)
         with reading(self.documents.source.name):
             return fetched_spans(columns, rows.documents, rows.starts, rows.lengths)
 
     def _kept(self, rows: LocatedRows) -> KeptValues:
-        """Return the values that the documents of rows have in kept columns."""
+        """Return the values of the rows' documents in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
         lists, extra = np.unique(rows.documents), self.documents.table.extra
         return KeptValues(lists=lists, values={name: extra[name].at(lists) for name in self.row_format.kept})
 
     def _explain(self, bad: BadTokenError, columns: TokenColumns, rows: LocatedRows, lists: NDArray[np.int64]) -> str:
-        """Return a message that names the document, position and value that is not a token id."""
+        """Return a message with the document, the position and the value that is not a token id."""
         document, start, length = rows.values[bad.segment].tolist()
         values = columns[bad.column].values_at(int(lists[bad.segment]), start, length)
         return f"{self.documents.value_fault(document, start, values, label=bad.column == 'labels')}; {REMEDY}"
@@ -79,19 +79,19 @@ class RowMaker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardMaker(RowMaker):
-    """Everything that the bytes of the shards depend on."""
+    """Everything that determines the bytes of the shards."""
 
     plan: Plan
 
     ranks: int | None = None
-    """Number of consecutive rows of like work, for readers in order; None leaves rows in the order of the plan."""
+    """Number of consecutive rows that should have similar work, for sequential readers; None keeps the plan's order."""
 
     def batches_of(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of a shard in order, each with its counts."""
         return self.batches(self._rows(shard))
 
     def _rows(self, shard: int) -> LocatedRows:
-        """Return the rows of a shard in the order in which they are written."""
+        """Return the rows of a shard in the order in which to write them."""
         rows = self.plan.rows(shard)
         if self.ranks is None:
             return rows
@@ -103,16 +103,16 @@ class ShardMaker(RowMaker):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardTask:
-    """Writes and commits single shards. Can be pickled: any process can write a shard, even a second time."""
+    """Writes and commits single shards. Can be pickled: any process may write a shard, even a second time."""
 
     claimed: Output
     watch: Watch
     maker: ShardMaker
     shards: int
-    """Number of all shards."""
+    """Total number of shards."""
 
     def __call__(self, shard: int) -> ShardEntry:
-        """Write a shard, and return its entry."""
+        """Write a shard and return its entry."""
         self.watch.check_again()
         name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
         with self.claimed.store.temporary(name) as temporary:
@@ -124,10 +124,10 @@ class ShardTask:
 def write_shards(
     claimed: Output, maker: ShardMaker, shard_size: int, watch: Watch, engine: Engine, progress: Progress
 ) -> list[ShardEntry]:
-    """Write the shards that an interrupted run has not written; return the entries of all shards.
+    """Write the shards that an interrupted run did not write. Returns the entries of all shards.
 
-    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens of shards
-    that this process wrote.
+    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens of shards that this process
+    wrote.
     """
     totals, row_format, count = maker.plan.totals, maker.row_format, len(maker.plan.shard_starts) - 1
     claimed.check_disk(row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
@@ -150,7 +150,7 @@ def write_shards(
 
 
 def _intact_shards(claimed: Output, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
-    """Return the entries of shards that were committed before and still match their hash, by name."""
+    """Return entries by name of the shards that were committed before and still match their hash."""
     committed = [*claimed.committed(names).values()]
     done, total = 0, sum(entry.bytes for entry in committed)
     intact = {}

@@ -12,10 +12,11 @@ put back.
 Items that are in no drawn row are placed by first fit. A tree over the rows finds the first row with room: a node
 stores the largest room of each resource among the rows below it. These maxima may come from different rows, so a node
 can look as if an item fits when no row below has room. Three measures keep searches short. First, rows are sorted by
-their rooms when searches become slow, so that neighbors are alike; rows that are full are removed. Second, a node also
-stores the largest min-share, where the min-share of a row is the smallest of its rooms as a share of the capacity: rows
-with rooms [0.5, 0.1] and [0, 0.4] have the maxima [0.5, 0.4], but the largest min-share 0.1. Third, a search that
-visits too many nodes is abandoned, and starts again from the other end, where the emptiest rows are.
+their rooms when searches become slow, so that neighbors are alike, and rows too full for any further item are removed.
+Second, a node also stores the largest min-share, where the min-share of a row is the smallest of its rooms as a share
+of the capacity: rows with rooms [0.5, 0.1] and [0, 0.4] have the maxima [0.5, 0.4], but the largest min-share 0.1.
+Third, a search that visits too many nodes is abandoned, and starts again from the other end, where the emptiest rows
+are.
 """
 
 from __future__ import annotations
