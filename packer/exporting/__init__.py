@@ -1,8 +1,8 @@
-"""Export a packed dataset for another trainer, as Parquet files with exactly the columns that it reads.
+"""Export of a packed dataset for another trainer, as Parquet files with exactly the columns that the trainer reads.
 
-    targets.py       what a user writes for each trainer, and the files and columns that it reads
-    columns.py       rows -> the columns of each trainer
+    targets.py       trainers: their configuration, and the files and columns that they read
+    columns.py       rows -> columns of each trainer
     write_export.py  shards -> Parquet files, one shard at a time on each core
 
-The columns are made by the functions that make the loader's batches, so that both train on the same values.
+The functions that make the loader's batches also make the columns, so that both train on the same values.
 """

@@ -1,4 +1,4 @@
-"""Columns of each target, from rows; and, for trainers that find documents by EOS alone, rows padded with it."""
+"""Columns of each target, made from rows; and rows padded with EOS, for trainers that find documents by EOS."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Columns: TypeAlias = Mapping[str, Sequence[NDArray[Any]]]
 """One array per row, by column name."""
 
 Ends = Literal["each", "aligned"]
-"""Which documents must end in their only EOS: each; or each, unless the user names EOS."""
+"""Documents that must end in EOS and contain no other EOS: "each"; or "aligned": each, unless the user names EOS."""
 
 
 class Eos(NamedTuple):
-    """The token that pads rows of a target, and the documents that must end in it."""
+    """The token that pads rows of a target, and which documents must end in it."""
 
     id: int
     ends: Ends
@@ -35,7 +35,7 @@ class Eos(NamedTuple):
 
 
 def find_eos(dataset: PackedDataset) -> int:
-    """Return the last token of a document that another follows in its row, or of the last row's document."""
+    """Return the last token of a document that is followed by another in its row, or of the last row's document."""
     for row in dataset:
         _, ends = spans_of(row)
         if len(ends) > 1:
@@ -44,7 +44,7 @@ def find_eos(dataset: PackedDataset) -> int:
 
 
 def spans_of(row: Row) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the documents of a row begin and end, without padding, shape (documents,) each."""
+    """Return begins and ends of the documents of a row, without padding, each of shape (documents,)."""
     extents = row["seq_lengths"].astype(np.int64)
     starts = np.cumsum(extents) - extents
     is_real = row["doc_ids"] != PADDING
@@ -52,9 +52,10 @@ def spans_of(row: Row) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def with_eos(row: Row, eos: Eos) -> Row:
-    """Return a row padded with EOS, after documents and at its end. Raises PackerError if documents end otherwise.
+    """Return a row padded with EOS, after documents and at its end. Raises a PackerError if documents end otherwise.
 
-    Aligned documents of Megatron-Bridge get one EOS more, because it leaves out the last token of each.
+    Aligned documents for Megatron-Bridge get one more EOS, because Megatron-Bridge drops the last token of each
+    document.
     """
     starts, ends = spans_of(row)
     tokens = row["input_ids"]
@@ -91,7 +92,10 @@ def _document_at(row: Row, place: int) -> int:
 
 
 def trained_tokens(row: Row, to: str) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Return the tokens of a row and whether each is trained, for a trainer that takes labels from the tokens."""
+    """Return the tokens of a row and whether each is trained, for a trainer that takes labels from the tokens.
+
+    Raises a PackerError if a label is neither its token nor -100.
+    """
     whole = RowTokens.whole([row])
     tokens = whole.column("input_ids", np.int32)
     labels = whole.labels(tokens)
@@ -107,9 +111,9 @@ def trained_tokens(row: Row, to: str) -> tuple[NDArray[np.int32], NDArray[np.boo
 def megatron_columns(rows: Sequence[Row]) -> Columns:
     """Make the columns of packed sequences in Megatron-Bridge and NeMo, without padding at the end of a row.
 
-    These trainers take labels from the tokens, and leave out the last token of every sequence, which has nothing to
-    predict. `loss_mask` is shifted one place to the left: it says whether the next token is trained. A label that
-    differs from its token is a PackerError.
+    These trainers take labels from the tokens, and drop the last token of every sequence, which has no next token.
+    `loss_mask` is shifted one place to the left: it says whether the next token is trained. Raises a PackerError if a
+    label differs from its token.
     """
     columns: dict[str, list[NDArray[Any]]] = {"input_ids": [], "loss_mask": [], "seq_start_id": []}
     for row in rows:
@@ -122,8 +126,8 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
 
 
 def megatron_metadata(dataset: PackedDataset, files: list[str]) -> Mapping[str, bytes]:
-    """Make the metadata for `pad_cu_seqlens` of Megatron-Bridge: the most sequences, and the lengths of inputs."""
-    left_out = 0 if "seq_tokens" in dataset.column_names else 1  # tokens of a sequence that are labels only
+    """Make the metadata for `pad_cu_seqlens` of Megatron-Bridge: maximum number of sequences, and lengths of inputs."""
+    left_out = 0 if "seq_tokens" in dataset.column_names else 1  # tokens of each sequence that are only labels
     most, longest, shortest = 0, 0, dataset.max_len
     for offsets, extents, doc_ids in dataset.segments():
         is_real = doc_ids != PADDING
@@ -138,9 +142,9 @@ def megatron_metadata(dataset: PackedDataset, files: list[str]) -> Mapping[str, 
 
 
 def indexed_columns(rows: Sequence[Row]) -> Columns:
-    """Make the tokens of Megatron-LM's pretraining, which trains every token except the first of a document.
+    """Make the tokens for Megatron-LM's pretraining, which trains every token except the first of a document.
 
-    Raises PackerError for another token that is not trained, because .bin and .idx have no labels.
+    Raises a PackerError if any other token is not trained, because .bin and .idx have no labels.
     """
     columns: dict[str, list[NDArray[Any]]] = {"tokens": []}
     for row in rows:
@@ -156,7 +160,7 @@ def indexed_columns(rows: Sequence[Row]) -> Columns:
 
 
 def llama_factory_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of packed sequences in LLaMA-Factory, whose `attention_mask` numbers the documents of a row."""
+    """Make the columns of packed sequences in LLaMA-Factory; `attention_mask` numbers the documents of a row."""
     tokens = RowTokens.whole(rows)
     ids = tokens.column("input_ids", np.int32)
     columns = {
@@ -169,17 +173,17 @@ def llama_factory_columns(rows: Sequence[Row]) -> Columns:
 
 
 def torchtune_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of torchtune's examples."""
+    """Make the columns that torchtune's examples have."""
     examples = TorchtuneExamples(tensors="numpy")(rows)
     return {name: [example[name] for example in examples] for name in examples[0]}
 
 
 def maxtext_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of MaxText's batches."""
+    """Make the columns that MaxText's batches have."""
     columns: Columns = SegmentIdsBatch(tensors="numpy")(rows)
     return columns
 
 
 def datasets_files(dataset: PackedDataset, files: list[str]) -> Mapping[str, bytes]:
-    """Make the files with which `datasets` opens a folder of Arrow."""
+    """Make the files that `datasets` needs to open a folder of Arrow files."""
     return manifest.datasets_files(dataset.manifest.source, files)

@@ -1,4 +1,4 @@
-"""Trainers by name: what a user writes to train with each, and which files and columns it reads as an export.
+"""Trainers by name: their configuration, and the files and columns that they read as an export.
 
 `STEPS` has all trainers, `TARGETS` the trainers that need an export. Importing this module is cheap.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextStep:
-    """What to write for one trainer; {packed} and {max_len} stand for the folder and the tokens of a row."""
+    """Configuration of one trainer. {packed} and {max_len} stand for the folder and the number of tokens in a row."""
 
     where: str
     """What the lines are for."""
@@ -30,16 +30,16 @@ class NextStep:
     lines: str
 
     page: str
-    """Page in docs/how-to/trainers, without its ending."""
+    """Page in docs/how-to/trainers, without its suffix."""
 
     trees: bool = False
-    """Whether it trains rows of trees."""
+    """Whether the trainer supports rows with trees."""
 
     exported: bool = False
     """Whether it reads an export instead of the packed dataset."""
 
     def text(self, packed: object, max_len: int | str) -> str:
-        """Return what to write for a packed dataset, and the page that explains it."""
+        """Return the configuration for a packed dataset, and the page that explains it."""
         lines = self.lines.format(packed=packed, max_len=max_len).splitlines()
         return "\n  ".join([f"{self.where} (docs/how-to/trainers/{self.page}.md):", *lines])
 
@@ -150,31 +150,31 @@ class Target:
     """Columns, and the trainers that read them, for `--help`."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Arrow type of the values in each row of each column. If empty, the shards' columns are written as they are."""
+    """Arrow type of the values of each column. If empty, the shards' columns are written unchanged."""
 
     values: Callable[[Sequence[Row]], Columns] = lambda rows: {}
     """Function that makes the columns from rows."""
 
     files: tuple[str, ...] = ("{shard}.parquet",)
-    """Names of the files of a shard, from its own name without an ending."""
+    """File names of a shard, in which {shard} is the shard's name without suffix."""
 
     small_files: Callable[[PackedDataset, list[str]], Mapping[str, bytes]] = lambda dataset, files: {}
-    """Function that makes the contents of other files, by name, from the dataset and the names of its files."""
+    """Function that makes the contents of other files, by name, given the dataset and the names of its files."""
 
     warning: str = ""
-    """What to set in the trainer so that documents of a row do not see each other, unless it needs nothing."""
+    """What to set in the trainer so that documents of a row do not see each other; "" if nothing is needed."""
 
     pads_with_eos: Ends | None = None
-    """If padding must be EOS: which documents must end in it. For "aligned", only padding within rows."""
+    """Documents that must end in EOS, if padding must be EOS. For "aligned", only padding within rows must be EOS."""
 
     @property
     def ending(self) -> str:
-        """Ending of the first file, which tells the format."""
+        """Suffix of the first file, which determines the format."""
         return "." + self.files[0].rpartition(".")[2]
 
 
 def _later(name: str) -> Callable[..., Any]:
-    """Return a function of `columns.py`, which is imported when it is first called."""
+    """Return a function of `columns.py` that is imported when it is first called."""
     return lambda *arguments: getattr(import_module("packer.exporting.columns"), name)(*arguments)
 
 
@@ -183,7 +183,7 @@ TARGETS: dict[str, Target] = {
         summary="input_ids, loss_mask, seq_start_id: packed sequences of Megatron-Bridge and NeMo",
         columns={"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"},
         values=_later("megatron_columns"),
-        files=("{shard}.idx.parquet",),  # Megatron-Bridge recognizes packed files by this ending
+        files=("{shard}.idx.parquet",),  # Megatron-Bridge recognizes packed files by this suffix
         small_files=_later("megatron_metadata"),
         pads_with_eos="aligned",
     ),
@@ -220,7 +220,7 @@ TARGETS: dict[str, Target] = {
 
 
 def as_target(name: str) -> str:
-    """Return the name of a target; an OptionError says what to do for a trainer that needs no export."""
+    """Return the name of a target. Raises an OptionError that names a remedy for a trainer that needs no export."""
     step = STEPS.get(as_trainer(name) or "")
     if step is None or step.exported or name in TARGETS:
         return name

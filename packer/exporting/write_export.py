@@ -1,4 +1,4 @@
-"""Write the shards of a packed dataset as the files that a trainer reads: Parquet, Arrow or bare token ids."""
+"""Writing shards of a packed dataset as files that a trainer reads: Parquet, Arrow or token ids without header."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EXPORT = OutputKind(
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Export(JsonRecord):
-    """Record of an export: no time, host or absolute path, so that equal exports have equal records."""
+    """Record of an export. It has no time, host or absolute path, so that equal exports have equal records."""
 
     to: str
     """Name of the target."""
@@ -71,7 +71,7 @@ class Export(JsonRecord):
     """Arrow types of the columns, by name."""
 
     eos_id: int | None = None
-    """Token that padding consists of, if the target needs it to be EOS."""
+    """Token of the padding, if the target needs EOS there."""
 
     files: tuple[WrittenFile, ...]
     """Files in the order of the shards."""
@@ -80,7 +80,7 @@ class Export(JsonRecord):
     """Hashes (xxh3-128) of other files, by name."""
 
     path: AnyPath | None = field(default=None, compare=False)
-    """Folder of the export; None if it is not known."""
+    """Folder of the export; None if unknown."""
 
     @property
     def bytes(self) -> int:
@@ -104,10 +104,10 @@ def export(
     eos_id: int | None = None,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[Export]:
-    """Write a packed dataset in the format of another trainer; an export that is complete is left as it is.
+    """Write a packed dataset in the format of another trainer. A complete export is left as it is.
 
-    Each shard is written by itself, and a record batch at a time, so that each worker holds a few MB in memory. The
-    arguments are documented at `packer.export`. This process does the whole job.
+    Each shard is written separately, one record batch at a time, so that each worker holds a few MB in memory. The
+    arguments are documented at `packer.export`. All work is done in this process.
     """
     if as_target(to) not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
@@ -150,10 +150,10 @@ def export(
 
 
 def _load_with_tokens(packed: str | Path) -> PackedDataset:
-    """Open a packed dataset, which must be on a disk and hold its tokens."""
+    """Open a packed dataset, which must be on a disk and contain tokens."""
     if is_remote(packed):
         raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
-    read_manifest(any_path(expanded(packed)), intact=True)  # before sizes in it are compared
+    read_manifest(any_path(expanded(packed)), intact=True)  # before its sizes are compared
     dataset = load(packed)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
@@ -179,7 +179,7 @@ def _output(packed: AnyPath, output: str | AnyPath | None, to: str) -> Path:
 
 
 def _eos(dataset: PackedDataset, to: str, eos_id: int | None) -> Eos | None:
-    """Return the token that padding must be in files for a trainer; None if it may be any."""
+    """Return the token that must pad files for a trainer. Returns None if any token may."""
     ends = TARGETS[to].pads_with_eos
     if eos_id is not None and ends is None:
         by_eos = ", ".join(name for name, target in TARGETS.items() if target.pads_with_eos)
@@ -194,9 +194,9 @@ def _eos(dataset: PackedDataset, to: str, eos_id: int | None) -> Eos | None:
 def _complete_export(
     out: Path, to: str, compression: str, eos_id: int | None, packed: Mapping[str, Any]
 ) -> Export | None:
-    """Return the record of a complete export with intact files, or None if there is no readable record.
+    """Return the record of a complete export with intact files. Returns None if there is no readable record.
 
-    Raises PackerError if it is another export than the one asked for.
+    Raises a PackerError if it is a different export from the requested one.
     """
     try:
         record = json.loads((out / RECORD).read_bytes())
@@ -228,9 +228,9 @@ def _write_files(
     store: Store,
     job: Job,
 ) -> tuple[WrittenFile, ...]:
-    """Write the files of each shard, which depend on the shard, the target and the options only.
+    """Write the files of each shard, which depend only on the shard, the target and the options.
 
-    Raises PackerError if a shard was changed after packing, or has values that the target cannot hold.
+    Raises a PackerError if a shard was changed after packing, or has values that the target cannot represent.
     """
     packed, manifest = dataset.path, dataset.manifest
     report = TaskSums(lambda rows: job.progress("export", rows * manifest.max_len, manifest.rows * manifest.max_len))
@@ -265,11 +265,11 @@ def _write_files(
 
 
 _LARGEST_VOCABULARY_OF_UINT16 = 65_500  # in Megatron-LM
-_CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}  # of the types of tokens in .idx
+_CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}  # codes of token types in .idx
 
 
 class IndexedWriter:
-    """Writer of `.bin`, rows of ids end to end, and `.idx`, in which each row is a sequence and a document."""
+    """Writer of `.bin`, the token ids of all rows, and `.idx`, in which each row is a sequence and a document."""
 
     def __init__(self, tokens: HashingFile, index: HashingFile, shard: pa.Table) -> None:
         self._tokens, self._index, self._rows = tokens, index, len(shard)
@@ -293,7 +293,7 @@ class IndexedWriter:
 
 
 def _writer(target: Target, files: list[HashingFile], schema: pa.Schema, compression: str, shard: pa.Table) -> Any:
-    """Open the writer of a shard's files, a context with the method `write_table`."""
+    """Open the writer of a shard's files, a context manager with the method `write_table`."""
     if target.ending == ".arrow":
         return pa.ipc.new_stream(*files, schema)
     if target.ending == ".bin":
@@ -303,7 +303,7 @@ def _writer(target: Target, files: list[HashingFile], schema: pa.Schema, compres
         schema,
         compression=compression,
         use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
-        write_statistics=False,  # statistics of values within lists are of no use
+        write_statistics=False,  # statistics of values within lists are not useful
     )
 
 
@@ -315,7 +315,7 @@ def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
 
 
 def convert(target: Target, batch: pa.RecordBatch, eos: Eos | None = None) -> pa.Table:
-    """Make a target's columns from a record batch of rows. Raises PackerError for values that they cannot hold."""
+    """Make a target's columns from a record batch of rows. Raises a PackerError for values that do not fit in them."""
     schema = schema_of(target, batch.schema)
     if not target.columns:
         typed = zip(batch.columns, schema.types, strict=True)  # Parquet has no lists of fixed size

@@ -1,7 +1,7 @@
 """Claims of outputs, in a local folder or in object storage, to begin or resume them.
 
-A process, or several ranks together, hold OUT/.packer/lock while they work, so that no other process does. In object
-storage there is no lock; the request of the process that begins first decides.
+A process, or several ranks together, hold the lock OUT/.packer/lock while they work, so that no other process does.
+Object storage has no locks; there, the request of the process that begins first decides.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_path, try_lock
 from packer.stores.store import Claim, ClaimLostError, Folder, store_at
 
-_PREPARED_WITHIN = 10.0  # seconds after which a locked folder that no rank prepares counts as in use
-_PREPARING = b"preparing "  # beginning of the content of a lock while a rank prepares the folder for all
+_PREPARED_WITHIN = 10.0  # seconds after which a locked folder that no rank prepares is considered in use
+_PREPARING = b"preparing "  # beginning of a lock's content while a rank prepares the folder for all ranks
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +40,16 @@ log = logging.getLogger(__name__)
 def claim(
     out: AnyPath, kind: OutputKind, request: Request | None, run: RunOptions, *, shared: bool = False
 ) -> contextlib.AbstractContextManager[Output]:
-    """Return a context that claims an output, to begin or resume it, and moves it into place once it is finished.
+    """Return a context manager that claims an output, new or unfinished, and moves it into place at the end.
 
-    If the block raises, the unfinished output is kept, and an equal request resumes it. It is removed if there is no
-    request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced, and an
-    unfinished one that is damaged or has another request is discarded. With `shared`, which excludes `overwrite`, other
-    processes may claim the output for the same request. Outputs in object storage are always shared and never replaced;
-    a process without a heartbeat for `ranks.PATIENCE` seconds is considered dead.
+    If the block raises, the unfinished output is kept, and an equal request resumes it. The output is removed if there
+    is no request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced,
+    and an unfinished output that is damaged or has another request is discarded. With `shared`, which excludes
+    `overwrite`, other processes may claim the output for the same request. Outputs in object storage are always shared
+    and never replaced; there, a process without a heartbeat for `ranks.PATIENCE` seconds is considered dead.
 
-    Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; if it
-    has symbolic links in its work folder; or if it is complete and `run.overwrite` is false.
+    Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; if
+    its work folder has symbolic links; or if it is complete and `run.overwrite` is false.
     """
     if isinstance(out, RemotePath):
         assert request is not None
@@ -88,13 +88,13 @@ def _claim_folder(
                 output.check_claim()
         except BaseException as error:
             is_ours, is_of_source = lock.is_at(output.work / LOCK), isinstance(error, SourceError)
-            if shared and kind.is_complete(out):  # another process completed it, and may have left files of this one
+            if shared and kind.is_complete(out):  # another process completed it, and may have left this one's files
                 output.leave()
             elif is_ours and (request is None or is_of_source) and lock.change(shared=False):
                 output.clear()
                 output.leave()
             if not is_ours and isinstance(error, (OSError, PackerError)) and not is_of_source:
-                output.check_claim()  # its error says why a file is missing
+                output.check_claim()  # its error explains why a file is missing
             raise
         if not in_place and output.is_complete():
             replace_folder.swap(out, building, kind, sync=run.sync)
@@ -106,14 +106,14 @@ def _claim_folder(
 
 
 def _remove_empty(building: Path) -> None:
-    """Remove an empty work folder; over NFS or FUSE, that is only possible after its removed lock is closed."""
-    with contextlib.suppress(OSError):  # it is not empty, or removed
+    """Remove an empty work folder. On NFS or FUSE, that works only after its removed lock file is closed."""
+    with contextlib.suppress(OSError):  # not empty, or already removed
         (building / WORK).rmdir()
         building.rmdir()
 
 
 def _refuse_foreign(out: Path, kind: OutputKind, *, overwrite: bool) -> None:
-    """Raise a `PackerError` if `out` was not made by packer, or is complete and `overwrite` is false."""
+    """Raise a PackerError if `out` was not made by packer, or if it is complete and `overwrite` is false."""
     if out.exists() and not out.is_dir():
         raise PackerError(f"{out} exists and is not a folder: choose another --output")
     if kind.is_complete(out):
@@ -126,10 +126,10 @@ def _refuse_foreign(out: Path, kind: OutputKind, *, overwrite: bool) -> None:
 
 
 def _is_begun(out: AnyPath) -> bool:
-    """Whether a folder holds nothing but an unfinished output, because files of users must not be removed.
+    """Whether a folder contains only an unfinished output, because users' files must not be removed.
 
-    An unfinished output has a request. If its removal was interrupted, it has none, but its lock has content. If it was
-    only just begun, there is nothing but the work folder.
+    An unfinished output has a request. If its removal was interrupted, it has no request, but its lock has content. If
+    it was only just begun, it contains only the work folder.
     """
     work = out / WORK
     if all(path.name == WORK for path in out.iterdir()):
@@ -142,9 +142,9 @@ def _has_content(path: Path) -> bool:
 
 
 def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> tuple[FileLock, Output]:
-    """Lock the folder that is being built, and prepare it for a request.
+    """Lock the folder in which the output is built, and prepare it for a request.
 
-    Returns the lock, which is released when it is closed, and the output that is claimed by it.
+    Returns the lock, which is released when it is closed, and the output claimed by it.
     """
     if request is not None:
         output = replace(output, request=json.dumps(request.to_dict()).encode())
@@ -179,7 +179,7 @@ def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwri
     lock.write(_PREPARING + new if output.is_shared else content)
     output = _claimed_by(lock, output)
     if not is_resumed:
-        output.clear()  # also if there is no request, because a removal was interrupted
+        output.clear()  # even without a request, because a removal was interrupted
     if request is None:
         return
     for left in output.work.iterdir():
@@ -197,7 +197,7 @@ def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwri
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove hidden files, and all folders."""
+    """Remove hidden files and all folders."""
     for left in folder.iterdir():
         if left.name.startswith(".") or not left.is_file():
             delete(left)
@@ -212,10 +212,10 @@ def _refuse_finished(output: Output) -> None:
 
 
 def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool, patience: float) -> FileLock | None:
-    """Lock a work folder for this process, or with others that share it; return None if another process has it.
+    """Lock a work folder, exclusively or `shared` with others. Returns None if another process has it.
 
-    The first process calls `prepare` with the lock while no other process has the folder, and the others wait. If it
-    makes no progress for `patience` seconds, another process removes its lock, which ends its claim.
+    The first process calls `prepare` with the lock, while the others wait. If it makes no progress for `patience`
+    seconds, another process removes its lock, which ends its claim.
     """
     path, seen, since = work / LOCK, b"", time.monotonic()
     while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared:
@@ -263,8 +263,8 @@ def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared:
 
 
 def _make_folder(work: Path) -> None:
-    """Make a work folder, unless it exists. Raises a PackerError where no folder can be made, as below /proc."""
-    for is_last in (False, True):  # a folder above may be removed by another process meanwhile
+    """Create a work folder, unless it exists. Raises a PackerError where no folder can be created, as below /proc."""
+    for is_last in (False, True):  # another process may remove a folder above it meanwhile
         try:
             work.mkdir(parents=True, exist_ok=True)
             return
@@ -273,12 +273,12 @@ def _make_folder(work: Path) -> None:
                 raise PackerError(f"{work.parent}: no folder can be made there: choose another --output") from error
 
 
-# object storage
+# Object storage.
 
 
 @contextlib.contextmanager
 def _claim_stored(out: RemotePath, kind: OutputKind, request: Request, run: RunOptions) -> Iterator[Output]:
-    """Claim an output in object storage together with all processes of the same request.
+    """Claim an output in object storage, together with all processes of the same request.
 
     If the source is at fault (`SourceError`), the last process removes the unfinished output.
     """
@@ -310,20 +310,20 @@ def _begun(output: Output, request: Request, *, overwrite: bool) -> Output:
             raise PackerError(
                 f"{output.out} is being written by another packer: wait for it, or choose another --output"
             )
-        _refuse_finished(output)  # subtle: a process that has just finished has no heartbeat, either
+        _refuse_finished(output)  # subtle: a process that has just finished has no heartbeat either
         output.clear()
     return output
 
 
 def _is_alive(output: Output, patience: float | None = None) -> bool:
-    """Whether another process works on an output: a heartbeat changes within `patience`, by default some seconds."""
+    """Whether another process works on an output: a heartbeat changes within `patience` seconds, by default a few."""
     heartbeats = Heartbeats(store=output.store, patience=0)
     heartbeats.patience = 2.5 * heartbeats.interval if patience is None else patience
     return heartbeats.any_changes()
 
 
 def finish_interrupted(out: AnyPath) -> None:
-    """Finish the replacement of a dataset, or the removal of leftovers, if a process was killed during it."""
+    """Complete the replacement of a dataset, or the removal of leftovers, that a killed process left unfinished."""
     if not isinstance(out, RemotePath):
         replace_folder.restore(out, PACKED)
     elif PACKED.is_complete(out):
@@ -331,7 +331,7 @@ def finish_interrupted(out: AnyPath) -> None:
 
 
 def _finish_removal(out: RemotePath) -> None:
-    """Remove the work folder of a complete dataset, which a killed or a slow process may have left."""
+    """Remove the work folder of a complete dataset, which a killed or slow process may have left."""
     work = out / WORK
     try:
         if work.is_dir() and PACKED.listed_in(out) is not None:
@@ -341,7 +341,7 @@ def _finish_removal(out: RemotePath) -> None:
 
 
 def way_to_replace(out: AnyPath) -> str:
-    """Say how to replace a complete dataset, for a message."""
+    """Return the part of a message that says how to replace a complete dataset."""
     if not isinstance(out, RemotePath):
         return "replace it with --overwrite"
     if out.scheme.startswith("s3"):

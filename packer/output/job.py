@@ -1,4 +1,4 @@
-"""Jobs, which name an output and claim it for one process, for one of several ranks or for a Ray cluster."""
+"""Jobs, which name an output and claim it for one process, one of several ranks or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written(Generic[Record]):
-    """Result of a function that writes an output, with the record of the output."""
+    """Result of a function that writes an output."""
 
     record: Record
     """Record of the output, such as the manifest of a packed dataset."""
@@ -40,7 +40,7 @@ class Written(Generic[Record]):
     """Whether a matching output already existed."""
 
     checked: str = ""
-    """For a message: what was checked if a matching output already existed."""
+    """What was checked if a matching output already existed, for a message."""
 
     finished_elsewhere: bool = False
     """Whether another process wrote the record."""
@@ -51,13 +51,13 @@ class Written(Generic[Record]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job(RunOptions):
-    """Options and rank with which a dataset is written. They do not change its bytes."""
+    """Options and rank for writing a dataset. They do not change its bytes."""
 
     as_rank: RankOf | None = None
-    """Which rank this process is, set by `for_output`; None if it claims a local output alone."""
+    """Rank of this process, set by `for_output`; None if only this process claims a local output."""
 
     def for_output(self, source: SourceLike, output: str | AnyPath | None) -> Job:
-        """Return the job for an output, with its rank; raise an OptionError if options exclude each other."""
+        """Return the job for an output, with its rank. Raises an OptionError if options exclude each other."""
         rank = rank_of(self.ranks)
         if rank is not None and self.uses_ray:
             raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
@@ -76,7 +76,7 @@ class Job(RunOptions):
         return replace(self, as_rank=rank)
 
     def alone(self) -> AbstractContextManager[Engine]:
-        """Return a context with an engine that no other process shares: threads, or a Ray cluster."""
+        """Return a context manager of an engine that runs only in this process (threads), or on a Ray cluster."""
         workers = self.workers or available_workers()
         if self.uses_ray:
             from packer.engines.ray_engine import ray_engine
@@ -91,8 +91,8 @@ def claimed(
 ) -> Iterator[tuple[Output, Engine]]:
     """Claim the folder of a packed dataset, to begin or resume it, for one process, several ranks or a Ray cluster.
 
-    Yields the output, and the engine that builds it. `is_answered` returns whether a complete dataset is the requested
-    one. Raises `FinishedElsewhere` if another rank completes it.
+    Yields the output and the engine that builds it. is_answered: function that returns whether a complete dataset is
+    the requested one. Raises `FinishedElsewhere` if another rank completes it.
     """
     rank, is_complete = job.as_rank, partial(is_packed, out)
     try:
@@ -108,7 +108,7 @@ def claimed(
                 engine = Ranks(**rank._asdict(), workers=workers, heartbeats=heartbeats, is_complete=is_complete)
             yield output, engine
     except (FinishedElsewhere, OSError, PackerError) as error:
-        # The rank that completes a dataset removes files that other ranks may just be reading, so these raise errors of
+        # The rank that completes a dataset removes files that other ranks may be reading; these then raise errors of
         # these types. Any other error is a bug.
         if rank is not None and is_answered():
             raise FinishedElsewhere from None
@@ -123,8 +123,8 @@ def claimed(
 def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     """Name an output after the source, its configuration and its split, if any: rows.jsonl.gz -> rows-packed-4096.
 
-    The output is next to the source. Its name depends only on the path, so that a repeated command finds its output
-    whatever other files there are. rows.jsonl and rows.parquet therefore have the same name, and one of them needs
+    The output is next to the source. Its name depends only on the path, so that a repeated command finds its output,
+    whatever other files exist. rows.jsonl and rows.parquet therefore have the same output name, and one of them needs
     --output. Raises a PackerError for several paths or a dataset in memory, which have no name.
     """
     if isinstance(source, PathList):

@@ -1,10 +1,10 @@
-"""Replacements of a folder by a finished one in a single step; users' files in the old folder move to the new one.
+"""Replacement of a folder by a finished one in a single step. Users' files in the old folder move to the new one.
 
 .OUT.packer-new     (or -tokenizing, -export) the replacement while it is built; right after the swap, the old output
 .OUT.packer-old     the old output while it is removed
 
 Only files that the record of the old output lists are deleted. First all other files move to the new output, then the
-record is deleted, then the rest. So `restore` can complete a replacement that was interrupted at any instant.
+record is deleted, then the rest. So `restore` can complete a replacement that was interrupted at any point.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def swap(out: Path, replacement: Path, kind: OutputKind, *, sync: bool) -> None:
-    """Replace an output, which may be missing or empty, by a complete folder next to it, and delete the old output.
+    """Replace an output, which may be missing or empty, by a complete folder next to it; delete the old output.
 
     The replacement is a single step if the system supports it.
     """
@@ -58,10 +58,10 @@ def swap(out: Path, replacement: Path, kind: OutputKind, *, sync: bool) -> None:
 
 
 def restore(out: Path, kind: OutputKind) -> None:
-    """Complete a replacement of `out` that was interrupted.
+    """Complete an interrupted replacement of `out`.
 
-    If it was interrupted between two renames, the old output is moved back. If the new output is in place, files of
-    users move to `out`, and the old output is deleted.
+    If it was interrupted between two renames, the old output is moved back. If the new output is in place, users' files
+    move to `out`, and the old output is deleted.
     """
     old, building = sibling(out, _OLD), sibling(out, kind.building)
     if in_use(building) or in_use(out):  # the running process completes it
@@ -91,7 +91,7 @@ def prepare_beside(building: Path, out: Path, kind: OutputKind) -> None:
 
 
 def refuse_mount_point(out: Path) -> None:
-    """Raise a `PackerError` if a file system is mounted at or below `out`, because `out` cannot be renamed then."""
+    """Raise a PackerError if a file system is mounted at or below `out`, because `out` cannot be renamed then."""
     whole = os.path.realpath(out)
     try:
         fields = (line.split()[4] for line in _MOUNTS.read_bytes().splitlines())
@@ -132,12 +132,12 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def _retire(old: Path, out: Path, kind: OutputKind, *, sync: bool = False) -> None:
-    """Move files of users from a replaced output to `out`; then delete the record, and then the rest."""
+    """Move users' files from a replaced output to `out`; then delete the record, and then the rest."""
     own = kind.own_files(old)
     others = [path for path in old.iterdir() if path.name not in own]
     if others and not out.is_dir():
         return  # keep them until there is a folder to move them to
-    # files that keep their names go first
+    # Files that keep their names go first.
     for path in sorted(others, key=lambda path: (os.path.lexists(out / path.name), path.name)):
         target = next(out / name for name in _names_for(path.name) if not os.path.lexists(out / name))
         if target.name != path.name:
@@ -152,7 +152,7 @@ def _retire(old: Path, out: Path, kind: OutputKind, *, sync: bool = False) -> No
 
 
 def _names_for(name: str) -> Iterator[str]:
-    """Yield candidate names for a file of a user, best first: NOTES.md, NOTES.md.old, NOTES.md.old2."""
+    """Yield names for a user's file, the best first: NOTES.md, NOTES.md.old, NOTES.md.old2."""
     if not _CACHE.fullmatch(name):
         yield name
     yield f"{name}.old"
@@ -164,7 +164,7 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process holds the lock of the work folder in a folder; False if the file system has no locks."""
+    """Whether a process holds the lock of a folder's work folder; False if the file system has no locks."""
     try:
         lock = try_lock(folder / WORK / LOCK, create=False)
     except OSError:

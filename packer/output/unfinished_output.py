@@ -49,7 +49,7 @@ from packer.stores.store import Folder, Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestedFile(JsonRecord):
-    """Facts about a source file by which changes are noticed."""
+    """Facts about a source file that show whether it has changed."""
 
     name: str
     """Path relative to the source."""
@@ -63,7 +63,7 @@ class RequestedFile(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request(JsonRecord):
-    """Everything that determines an output; an equal request can resume it."""
+    """Everything that determines an output. An equal request can resume it."""
 
     options: Mapping[str, object]
     """Options that affect the output, as JSON values by name."""
@@ -72,23 +72,23 @@ class Request(JsonRecord):
     """Files of the source in order."""
 
     text: TextIdentity | None = None
-    """Everything that determines the tokens of text; None for tokens."""
+    """Everything that determines how text becomes tokens; None for a source of tokens."""
 
     @property
     def without_times(self) -> Request:
-        """The same request for files of any modification time."""
+        """The request without modification times of files."""
         return replace(self, files=names_and_sizes(self.files))
 
 
 def names_and_sizes(files: Iterable[RequestedFile | FileIdentity]) -> tuple[RequestedFile, ...]:
-    """Return the name and size of each file, which identify copies of the file, too."""
+    """Return the name and size of each file, which are equal in a copy of the file."""
     return tuple(RequestedFile(name=file.name, bytes=file.bytes) for file in files)
 
 
 def difference(begun: Request, request: Request) -> str:
     """Describe the first difference between two requests: "with max_len 2048, not 4096"."""
     one, other = ([file.name for file in each.files] for each in (begun, request))
-    # Files come before options, because another source may imply another column or padding.
+    # Compare files before options, because another source may imply another column or padding.
     if one != other:
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
@@ -106,7 +106,7 @@ def difference(begun: Request, request: Request) -> str:
 
 
 def request_of(opened: Source, options: Mapping[str, object]) -> Request:
-    """Return the request for an output of this source; `options` are JSON values by name."""
+    """Return the request for an output of this source. options: JSON values by name."""
     return Request(
         options=options,
         files=tuple(
@@ -122,13 +122,13 @@ def request_of(opened: Source, options: Mapping[str, object]) -> Request:
 
 
 def _short(value: object) -> str:
-    """Return a value in one line of at most 60 characters; chat templates are long."""
+    """Format a value in one line of at most 60 characters, because chat templates are long."""
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 LOCK = "lock"
-"""File in WORK that is locked by the working process."""
+"""File in WORK that the working process locks."""
 
 REQUEST = "request.json"
 """File in WORK with the request that began the output."""
@@ -154,24 +154,24 @@ class OutputKind:
     """Suffix of the hidden folder in which a replacement is built: "new" for .OUT.packer-new."""
 
     listed: Callable[[Mapping[str, Any]], Iterable[str]]
-    """Function that returns the names of the other files of the output from the content of the record."""
+    """Function that returns the names of the output's other files, given the content of the record."""
 
     in_place: bool = False
-    """Whether an output that replaces nothing is built in its final folder, where users see it unfinished."""
+    """Whether a new output is built in its final folder, where users see it unfinished."""
 
     def is_complete(self, folder: AnyPath) -> bool:
         """Whether a folder has the record."""
         return (folder / self.record).is_file()
 
     def listed_in(self, folder: AnyPath) -> set[str] | None:
-        """Return the names of the files that the record lists; None if it is damaged or was not written by packer."""
+        """Return the names of the files that the record lists. Returns None if it is damaged or not by packer."""
         try:
             return set(self.listed(json.loads((folder / self.record).read_bytes())))
         except (OSError, *UNREADABLE):
             return None
 
     def own_files(self, folder: Path) -> set[str]:
-        """Return the names of files that packer wrote: from the record or, if it cannot be read, by pattern."""
+        """Return the names of files that packer wrote: from the record, or by pattern if it cannot be read."""
         named = self.listed_in(folder)
         if named is None:
             named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
@@ -195,7 +195,7 @@ class Output:
     """Kind of the output."""
 
     is_shared: bool = False
-    """Whether other processes also write to it, so that files without an owner must not be removed."""
+    """Whether other processes may write to the output; files without an owner are then kept."""
 
     request: bytes | None = None
     """Content of the request; None for an output that cannot be resumed."""
@@ -208,12 +208,12 @@ class Output:
 
     @property
     def work(self) -> Path:
-        """Local folder that is removed once the output is complete."""
+        """Local folder that is removed when the output is complete."""
         return self.building / WORK
 
     @property
     def own(self) -> str:
-        """Name of the folder that belongs to this request alone."""
+        """Name of the folder that belongs only to this request."""
         return WORK if self.request is None else f"{WORK}/{xxhash.xxh3_64_hexdigest(self.request)}"
 
     @property
@@ -229,7 +229,7 @@ class Output:
     def check_disk(self, rows: int, shard_size: int, workers: int) -> None:
         """Raise a PackerError if the rows still to be written do not fit on the disk.
 
-        All rows have `rows` bytes, and `workers` shards are made at a time. A shard for object storage is first written
+        rows: bytes of all rows. workers: number of shards made at a time. A shard for object storage is first written
         to a temporary file.
         """
         if self.store.is_remote:
@@ -250,7 +250,7 @@ class Output:
         return self.kind.is_complete(self.store.root)
 
     def begun(self) -> bytes | None:
-        """Return the content of the request with which the output was begun; None if there is none."""
+        """Return the content of the request that began the output. Returns None if there is none."""
         with contextlib.suppress(FileNotFoundError):
             return bytes(self.store.get(f"{WORK}/{REQUEST}"))
         return None
@@ -281,26 +281,27 @@ class Output:
             )
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
-        """Put a written shard in place: first its entry, then the shard itself. For errors see `check_request`."""
+        """Put a written shard in place: first its entry, then the shard. For errors see `check_request`."""
         self.check_request()
         self.checkpoints.save(f"committed-{shard_number(entry.file)}", Checkpoint(facts=entry.to_dict()))
         self.store.put_file(entry.file, temporary)
 
     def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
-        """Return the entries, by name, of these shards that are in place with the right size."""
+        """Return the entries, by name, of the shards in `names` that are in place with the right size."""
         sizes = self.store.sizes(among=names)
         saved = self.checkpoints.facts_of("committed", [shard_number(name) for name in sizes])
         entries = map(ShardEntry.from_dict, saved.values())
         return {entry.file: entry for entry in entries if sizes.get(entry.file) == entry.bytes}
 
     def is_intact(self, entry: ShardEntry) -> bool:
-        """Whether a shard in place matches its hash; in object storage, the store itself checks content."""
+        """Whether a shard in place matches its hash. In object storage, the store itself checks content."""
         return self.store.is_remote or hash_file(self.store.root / entry.file) == entry.xxh3_128
 
     def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
-        """Write small files, then the record, which completes the output; return whether this process wrote the record.
+        """Write small files, then the record, which completes the output.
 
-        Raises a PackerError if another command has begun or finished the output.
+        Returns whether this process wrote the record. Raises a PackerError if another command has begun or finished the
+        output.
         """
         self.check_request()
         for name, content in files.items():
@@ -323,13 +324,13 @@ class Output:
             self.store.delete(name)
 
     def forget_plan(self) -> None:
-        """Remove shards and checkpoints; last the identity of the source, because it decides what is resumed."""
+        """Remove shards and checkpoints. The identity of the source goes last, because it decides what is resumed."""
         self.remove_shards()
         self.store.delete_all(self.checkpoints.folder, keep=["source"])
         self.store.delete(f"{self.checkpoints.folder}/source")
 
     def clear(self) -> None:
-        """Remove everything but the lock.
+        """Remove everything except the lock.
 
         In a folder, the request is removed first, so that a partly removed output is never resumed. In object storage,
         it is removed last, so that no other command begins before the removal is finished.
@@ -347,14 +348,14 @@ class Output:
     def leave(self) -> None:
         """Remove the work folder, and the folder itself if it is empty."""
         shutil.rmtree(self.work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it may hold files of the user
+        with contextlib.suppress(OSError):  # users may have files in it
             self.building.rmdir()
 
 
 def resumes(content: bytes | None, request: Request, output: Output, *, overwrite: bool) -> bool:
-    """Whether an unfinished output was begun with an equal request; `content` is the result of `Output.begun`.
+    """Whether an unfinished output was begun with an equal request. content: result of `Output.begun`.
 
-    Without `overwrite`, raises a PackerError if `content` is damaged or another request.
+    Unless `overwrite` is true, raises a PackerError if `content` is damaged or another request.
     """
     if content is None:
         return False

@@ -27,19 +27,19 @@ PALETTE = {
 }
 """Color of each role on a light and on a dark page."""
 
-HEIGHT = 180  # of the area of a plot, in pixels
-_LEFT = 0.12  # share of the width left of the first bin
+HEIGHT = 180  # height of the area of a plot, in pixels
+_LEFT = 0.12  # share of the width to the left of the first bin
 _MOST_TICKS = 7
 
 Series = Mapping[str, tuple[str, Sequence[float]]]
-"""(color, shares) by name; the color is one of the palette."""
+"""(color, shares) by name; the color is a key of the palette."""
 
 
 # ---- elements ----
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
-    """Return an element with escaped attributes; children are elements already.
+    """Return an element with escaped attributes. children: elements that are already escaped.
 
     Underscores become hyphens: `text_anchor` is text-anchor; `class_` is class. If `fill` or `stroke` is a color of the
     palette, the element also gets the class f-NAME or s-NAME, which `style_sheet` colors.
@@ -48,7 +48,7 @@ def element(tag: str, *children: str, **attributes: object) -> str:
     for name, value in attributes.items():
         if name in ("fill", "stroke") and value in PALETTE:
             named.append(f'class="{name[0]}-{value}"')
-            # Without a style sheet, text has the color of the text around the plot, as in a dark notebook.
+            # Without a style sheet, text has the color of the surrounding text, as in a dark notebook.
             value = "currentColor" if name == "fill" and value in ("ink", "muted") else PALETTE[str(value)][0]
         named.append(f'{name.rstrip("_").replace("_", "-")}="{escape(_short(value))}"')
     opening = " ".join([tag, *named])
@@ -66,12 +66,12 @@ def percentage(share: float) -> str:
 
 
 def _short(value: object) -> str:
-    """Format a value; floats with at most two decimals, so that files are small: 1.50 -> 1.5."""
+    """Format a value. Floats have at most two decimals, which keeps files small: 1.50 -> 1.5."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def style_sheet() -> str:
-    """Return the CSS of all colors, with the dark ones on dark screens; paper is light."""
+    """Return the CSS of all colors: the dark colors on dark screens, the light colors on paper."""
     light, dark = "", ""
     for name, (on_light, on_dark) in PALETTE.items():
         light += f".f-{name}{{fill:{on_light}}}.s-{name}{{stroke:{on_light}}}"
@@ -81,7 +81,7 @@ def style_sheet() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """The elements of a plot of any width, and of a fixed height in pixels."""
+    """The elements of a plot of any width and of a fixed height in pixels."""
 
     title: str
     """Description of the plot, for readers who cannot see it."""
@@ -90,13 +90,13 @@ class Plot:
     body: str
 
     def inline(self, name: str = "") -> str:
-        """Return an SVG element of full width for a page; `name` is its attribute `data-plot`."""
+        """Return an SVG element of full width for a page. name: value of its attribute `data-plot`."""
         attributes = {"role": "img", "aria-label": self.title} | ({"data-plot": name} if name else {})
         size = {"width": "100%", "height": self.height}
         return element("svg", self.body, class_="plot", **size, **attributes, font_family=FONT, font_size=12)
 
     def file(self) -> str:
-        """Return the content of an SVG file, 720 pixels wide with a margin of 16, with its title above the plot."""
+        """Return the content of an SVG file, 720 pixels wide with a margin of 16, with the title above the plot."""
         parts = [
             element("style", style_sheet()),
             element("rect", width="100%", height="100%", fill="paper"),
@@ -118,10 +118,10 @@ def histogram_plot(
     ticks: Sequence[str],
     marks: Mapping[str, float],
 ) -> Plot:
-    """Draw the shares of each series in bins of equal width, side by side, over lines with values in percent.
+    """Draw the shares of each series in bins of equal width, side by side, with a scale in percent.
 
-    `bins` has the range of each bin in words, `ticks` the label of each edge, and `marks` the positions of vertical
-    lines, from 0 to the number of bins, by name. If not all labels fit, only some are written.
+    bins: range of each bin in words. ticks: label of each edge; some are left out if not all fit. marks: positions of
+    vertical lines by name, from 0 to the number of bins.
     """
     entries, top = legend({name: color for name, (color, _) in series.items()})
     scale, width = _scale(series), (1 - _LEFT) / len(bins)
@@ -149,7 +149,7 @@ def histogram_plot(
 
 
 def _scale(series: Series) -> float:
-    """Return the pixels of a share of 1, so that the axis ends at a round number: at 0.15 if the largest is 0.13."""
+    """Return the height of a share of 1 in pixels. The axis ends at a round number: 0.15 if the maximum is 0.13."""
     largest = max(max(shares) for _, shares in series.values())
     if largest < 1e-9:
         return HEIGHT
@@ -161,7 +161,7 @@ def _scale(series: Series) -> float:
 
 
 def legend(entries: Mapping[str, str]) -> tuple[str, int]:
-    """Return (elements, height in pixels) of a legend with three entries a line, names by color."""
+    """Return (elements, height in pixels) of a legend with three entries per line. entries: colors by name."""
     parts = []
     for index, (name, color) in enumerate(entries.items()):
         x, y = percentage((index % 3) / 3), 18 * (index // 3)
@@ -176,20 +176,20 @@ def legend(entries: Mapping[str, str]) -> tuple[str, int]:
 STEP = 22  # pixels from a row to the next
 BAR = 16  # height of a row in pixels
 _BRANCH = 2  # pixels by which a branch of a tree is lower than the node that it continues
-_TRAINED = 5  # height of the strip that marks trained tokens in pixels
-_LABELS = 0.11  # share of the width left of the rows
+_TRAINED = 5  # height in pixels of the strip that marks trained tokens
+_LABELS = 0.11  # share of the width to the left of the rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownRow:
-    """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
+    """A row, segment by segment. Sequences have one value per segment, without padding at the end."""
 
     row: int
     extents: tuple[int, ...]
-    """Places that each segment takes in the row: its tokens, and padding by `--align`."""
+    """Number of places that each segment takes in the row: its tokens, and padding by `--align`."""
 
     rest: int = 0
-    """Places of further segments, drawn as one, if the row has too many segments to show them all."""
+    """Number of places of further segments, drawn as one, if the row has too many segments to show."""
 
     lengths: tuple[int, ...] = ()
     documents: tuple[int, ...] = ()
@@ -200,10 +200,10 @@ class ShownRow:
     """Trained tokens of each segment; None if labels were not read."""
 
     trained_runs: tuple[tuple[int, int], ...] = ()
-    """Ranges (first, end) of trained tokens, as offsets in the row; short gaps may be left out."""
+    """Ranges (first, end) of trained tokens, as offsets in the row. Short gaps may be included."""
 
     nodes: tuple[tuple[tuple[int, int], ...], ...] = ()
-    """Tokens and depth of each node of each segment that is a tree; empty for others, and if there are no trees."""
+    """(tokens, depth) of each node of each segment. Empty for a segment without a tree, or if there are none."""
 
     texts: tuple[str, ...] | None = None
     """Beginning of each segment as text; None to show no text."""
@@ -236,14 +236,14 @@ def row_plot(rows: Sequence[ShownRow], *, max_len: int) -> Plot:
     known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
     entries, top = legend(known | {"padding": "empty"})
     height = len(rows) * STEP
-    order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top, and padding below
+    order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top, padding below
     area = element(
         "svg",
         *(element("path", d="".join(shapes[color]), fill=color) for color in order),
         element(
             "path", d="".join(borders), fill="none", vector_effect="non-scaling-stroke", stroke_width=1, stroke="paper"
         ),
-        # Paths have no percentages: the area is drawn in tokens and stretched to the width.
+        # Paths cannot use percentages: the area is drawn in tokens and stretched to the width.
         viewBox=f"0 0 {max_len} {height}",
         preserveAspectRatio="none",
         class_="rows",

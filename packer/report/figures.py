@@ -1,6 +1,6 @@
 """Figures of a dataset and its rows, and of the same documents in rows of several lengths or by several algorithms.
 
-They are shown as text, as a table of a notebook and as JSON.
+They are shown as text, as a table in a notebook and as JSON.
 """
 
 from __future__ import annotations
@@ -44,54 +44,59 @@ from packer.report.measures import (
 class Figures:
     """Figures of documents, and of the rows that they are packed into or would be packed into.
 
-    Its text is the output of `packer stats`; notebooks show a table.
+    Its text is the output of `packer stats`. Notebooks show a table.
     """
 
     options: PackOptions
     totals: PlanTotals
-    """Counts of documents and tokens by what became of them; `Totals` if the rows exist."""
+    """Number of documents and tokens packed, split, dropped and so on; `Totals` if the rows exist."""
 
     histogram: NDArray[np.int64]
-    """Shape (max_len + 1,): number of segments by tokens. For a plan, they are counted before an order algorithm cuts
-    documents further; for packed rows, and if row lengths are compared, they are counted in the rows."""
+    """Number of segments by tokens, shape (max_len + 1,).
+
+    For a plan, segments are counted before an order algorithm cuts documents further. For packed rows, and if row
+    lengths are compared, they are counted in the rows.
+    """
 
     documents_per_step: int = 64
-    """Documents per optimizer step in unpacked training."""
+    """Number of documents per optimizer step in unpacked training."""
 
     is_packed: bool = False
-    """Whether the rows exist; otherwise packing would make them."""
+    """Whether the rows exist; otherwise they are planned."""
 
     document_lengths: Tally | None = None
-    """Distinct ascending document lengths, and the number of documents of each; None if they were not read. For a
-    packed dataset, these are its segments."""
+    """Distinct ascending document lengths, and the number of documents of each length; None if they were not read.
+
+    For a packed dataset, these are lengths of segments.
+    """
 
     measured_rows: RowFigures | None = None
-    """Figures of the rows; None if the plan was not followed row by row."""
+    """Figures of the rows; None if the planned rows were not counted."""
 
     seconds: float = 0.0
-    """Time that the algorithm alone took, if algorithms are compared."""
+    """Time of the algorithm itself, if algorithms are compared."""
 
     name: str = ""
     """Name of the dataset in a report, without its path."""
 
     repeated_tokens: int | None = None
-    """Tokens with which documents repeat the beginning of another document of their record; None if none can."""
+    """Tokens at the beginning of documents that repeat another document of their record; None if there are none."""
 
     saved_tokens: int | None = None
     """Tokens saved by storing these beginnings once, now or with `--share-prefixes`; None if not counted."""
 
     rows_before: Mapping[str, Any] | None = None
-    """Figures of the rows of the source by name, if they were packed before; see `collect_figures.rows_before`."""
+    """Figures, by name, of the source's rows if they were packed before; see `collect_figures.rows_before`."""
 
     waiting: Waiting | None = None
-    """Time that ranks wait for each other, if the number of ranks is known."""
+    """How long ranks wait for each other, if the number of ranks is known."""
 
     shown_rows: tuple[ShownRow, ...] = ()
-    """Rows for a report, drawn at random, in their order."""
+    """Randomly drawn rows for a report, in their order."""
 
     @property
     def max_len(self) -> int:
-        """Tokens per row."""
+        """Number of tokens per row."""
         return self.options.max_len
 
     @property
@@ -101,12 +106,12 @@ class Figures:
 
     @property
     def documents(self) -> int:
-        """Documents of the source, or in the rows of a packed dataset."""
+        """Number of documents of the source, or in the rows of a packed dataset."""
         return self.totals.documents_packed if self.is_packed else self.totals.documents
 
     @property
     def tokens(self) -> int:
-        """Tokens of the source, or in the rows of a packed dataset."""
+        """Number of tokens of the source, or in the rows of a packed dataset."""
         return self.totals.tokens_packed if self.is_packed else self.totals.tokens
 
     @property
@@ -116,12 +121,12 @@ class Figures:
 
     @property
     def segments(self) -> int:
-        """Segments in the rows."""
+        """Number of segments in the rows."""
         return self.totals.segments
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens that are in no row because trees store shared beginnings of documents once."""
+        """Number of tokens in no row, because trees store shared beginnings of documents once."""
         return self.saved_tokens or 0 if self.options.has_trees else 0
 
     @property
@@ -131,27 +136,27 @@ class Figures:
 
     @property
     def speedup(self) -> float:
-        """Rows without packing over packed rows, an upper limit of the speed-up of training.
+        """Rows without packing divided by packed rows, an upper limit of the speed-up of training.
 
-        Without packing, each segment is padded to max_len. The cost of attention is left out.
+        Without packing, each segment is padded to max_len. The cost of attention is not included.
         """
         return self.segments / self.rows
 
     @property
     def padding_tokens(self) -> int:
-        """Tokens of padding in all rows, including padding for alignment."""
+        """Number of padding tokens in all rows, including padding for alignment."""
         return self.rows * self.max_len - self.totals.tokens_packed
 
     @property
     def documents_over_max_len(self) -> int:
-        """Documents longer than a row, if the lengths of documents are known."""
+        """Number of documents longer than a row, if the lengths of documents are known."""
         assert self.document_lengths is not None
         values, counts = self.document_lengths
         return int(counts[values > self.max_len].sum())
 
     @cached_property
     def lengths(self) -> Distribution:
-        """Tokens per document before any is split, if they are known."""
+        """Tokens per document before any document is split, if they are known."""
         assert self.document_lengths is not None
         return distribution(self.document_lengths)
 
@@ -185,12 +190,12 @@ class Figures:
 
     @property
     def tokens_without_context(self) -> int:
-        """Tokens in segments that do not begin their document."""
+        """Number of tokens in segments that do not begin their document."""
         return self.row_figures.tokens_after_start
 
     @property
     def cut_share(self) -> float:
-        """Share of the tokens that are without context or lost."""
+        """Share of the tokens that have no context or are lost."""
         return (self.tokens_without_context + self.totals.tokens_lost) / self.totals.tokens
 
     def to_dict(self) -> dict[str, object]:
@@ -222,7 +227,7 @@ class Figures:
         return content
 
     def __repr__(self) -> str:
-        """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns."""
+        """Describe a dataset and the effect of packing it, or packed rows, in up to 80 columns."""
         lines = [*(self._packed_lines() if self.is_packed else self._planned_lines())]
         return "\n".join(lines if self.waiting is None else [*lines, "", render_waiting(self.waiting)])
 
@@ -297,7 +302,7 @@ MIXED = "0 if a row has documents of one length, 1 if of all lengths"
 
 
 def row_facts(rows: RowFigures) -> list[list[str]]:
-    """Return table lines (name, value, note) on how mixed rows are, and on the work of attention in them."""
+    """Return table lines (name, value, note) about how mixed rows are, and about the work of attention."""
     return [
         ["mixed", f"{rows.within_row_share:.2f}", MIXED],
         ["attention", percent(rows.attention_share), "of the work of a 7B model"],
@@ -306,7 +311,7 @@ def row_facts(rows: RowFigures) -> list[list[str]]:
 
 
 def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
-    """Show padding ratios by batch size, and the factor of computed tokens over packed rows."""
+    """Show padding ratios by batch size, and the computed tokens divided by those of packed rows."""
     sizes = list(padding.batch_longest)
     ratios = {
         f"  to {max_len:,} tokens": [padding.max_len] * len(sizes),
@@ -323,7 +328,7 @@ def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
 
 
 def render_epoch(epoch: Epoch) -> str:
-    """Show the rows and steps of an epoch, now and packed, and advise on the number of packed rows per step."""
+    """Show the rows and steps of an epoch, unpacked and packed, and recommend packed rows per step."""
     table = render_table(
         [
             ["One epoch", "now", "packed"],
@@ -345,7 +350,7 @@ def _advice(epoch: Epoch) -> str:
 
 
 def render_waiting(waiting: Waiting) -> str:
-    """Show the time that ranks wait for each other, in order and balanced."""
+    """Show how long ranks wait for each other, with rows in order and balanced."""
     shares = waiting.shares
     header = ["Ranks wait", "in order", *(f"balance={steps}" for steps in shares if steps)]
     rows = count_of(waiting.accumulation, "row")
@@ -363,27 +368,27 @@ def render_distribution(numbers: Distribution, title: str) -> str:
 
 
 TOLERATED = 0.01
-"""Share of the tokens without context, or lost, below which a row length is long enough."""
+"""Share of tokens without context, or lost, below which a row length is long enough."""
 
 FULL = 0.95
-"""Share of tokens in all rows above which the rows count as full; `--limit` and few documents leave more padding."""
+"""Share of tokens in all rows above which the rows are full. `--limit` or few documents leave more padding."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
     """Figures of the same documents in rows of several lengths, or by several algorithms.
 
-    Its text is the table that `packer stats` prints; notebooks show a table, too.
+    Its text is the table that `packer stats` prints. Notebooks show a table too.
     """
 
     by: Literal["max_len", "algorithm"]
     """The option that differs."""
 
     outcomes: tuple[Figures, ...]
-    """Figures of each length, in ascending order, or of each algorithm, sorted by rows and then by seconds."""
+    """Figures for each length, in ascending order, or for each algorithm, sorted by rows and then by seconds."""
 
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Reason, in one line, of each algorithm that could not run, by name, in the order of the registry."""
+    """Reason, in one line, for each algorithm that could not run, by name in the order of the registry."""
 
     @property
     def smallest(self) -> Figures | None:
@@ -392,9 +397,9 @@ class Comparison:
 
     @property
     def best(self) -> Figures:
-        """The smallest length that suffices, or else the length that cuts the fewest tokens.
+        """The smallest sufficient length, or else the length that cuts the fewest tokens.
 
-        If algorithms are compared: the first that keeps documents whole, or else the first.
+        For algorithms: the first that keeps documents whole, or else the first.
         """
         if self.by == "max_len":
             return self.smallest or min(self.outcomes, key=lambda figures: figures.cut_share)
@@ -402,21 +407,24 @@ class Comparison:
 
     @property
     def are_full(self) -> bool:
-        """Whether all rows are full, so that padding is no criterion."""
+        """Whether all rows are full, so that padding does not distinguish them."""
         return all(figures.totals.efficiency >= FULL for figures in self.outcomes)
 
     @property
     def lower_bound(self) -> int:
-        """The best known number of rows that every packing of whole documents into rows of one length needs."""
+        """Highest known lower bound on the number of rows, for packings of one length that keep documents whole."""
         whole = [figures for figures in self.outcomes if figures.options.keeps_whole]
         return max(figures.totals.lower_bound for figures in whole or self.outcomes)
 
     def gap(self, figures: Figures) -> float | None:
-        """Return the rows above the lower bound as a share of it; None if documents are cut, and it is not a bound."""
+        """Return the relative distance of the rows from the lower bound.
+
+        Returns None if documents are cut, because the bound does not hold then.
+        """
         return figures.rows / self.lower_bound - 1 if figures.options.keeps_whole else None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures of each, and which is best, as values for JSON, as `packer stats --json` prints them."""
+        """Return all figures, and which are best, as values for JSON, as `packer stats --json` prints them."""
         best = self.best
         content = {**named(best, "documents", "tokens"), "best": named(best, "max_len", "algorithm")}
         if self.by == "max_len":
@@ -430,7 +438,7 @@ class Comparison:
         }
 
     def __repr__(self) -> str:
-        """Show what rows of each length or algorithm cost, in 80 columns, and which is best."""
+        """Show the costs of each length or algorithm, in 80 columns, and which is best."""
         best, totals = self.best, self.best.totals
         documents, tokens = count_of(totals.documents, "document"), count_of(totals.tokens, "token")
         if self.by == "max_len":
@@ -449,10 +457,10 @@ class Comparison:
         head, *lines = self.table()
         return html_table(self.notes()[-1 if self.by == "max_len" else 0], lines, head=head)
 
-    # ---- parts of both ----
+    # ---- parts of both representations ----
 
     def table(self) -> list[list[str]]:
-        """Return a head, and a line for each length or algorithm."""
+        """Return a header, and a line for each length or algorithm."""
         columns = self._length_columns() if self.by == "max_len" else self._algorithm_columns()
         return [list(line) for line in zip(*([name, *cells] for name, cells in columns.items()), strict=True)]
 
@@ -492,7 +500,7 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """Return sentences that explain the columns of the table and, last, name the best length."""
+        """Return sentences that explain the columns of the table; the last one names the best length."""
         return [*self._length_notes(), self.recommendation()] if self.by == "max_len" else self._algorithm_notes()
 
     def _length_notes(self) -> list[str]:
@@ -520,7 +528,7 @@ class Comparison:
         return notes + [e if e.startswith(name) else f"{name}: {e}" for name, e in self.failures.items()]
 
     def recommendation(self) -> str:
-        """Return a sentence that names the smallest length that cuts few tokens, or the length that cuts the fewest."""
+        """Return a sentence that names the smallest length that cuts few tokens, or the one that cuts fewest."""
         without_context = any(length.tokens_without_context for length in self.outcomes)
         lost = any(length.totals.tokens_lost for length in self.outcomes)
         cut = " or ".join(["without context"] * (without_context or not lost) + ["lost"] * lost)
@@ -538,6 +546,6 @@ class Comparison:
 
 
 def _exact_percent(ratio: float) -> str:
-    """Format a ratio with three decimals, or more if it would be rounded to 0% or 100%; above 1 with one decimal."""
+    """Format a ratio with three decimals, or more if it would round to 0% or 100%; above 1, with one decimal."""
     text = f"{ratio:.3%}" if ratio <= 1 else f"{ratio:.1%}"
     return percent(ratio) if text in ("0.000%", "100.000%") else text

@@ -1,23 +1,23 @@
-"""Measures of lengths and of rows: quantiles and bins, what padding costs, how mixed rows are, the work of attention.
+"""Measures of lengths and rows: quantiles, bins, costs of padding, mixing of rows and work of attention.
 
 The padding ratio is the share of computed tokens that is padding, 1 - tokens / (rows x tokens per row). It is computed
 from a histogram: int64, shape (max_len + 1,), the number of segments by length in tokens, with histogram[0] == 0 and at
-least one segment. The cost depends on its shape, not on the number of segments.
+least one segment. The running time depends on the histogram's shape, not on the number of segments.
 
-Rows are measured while they come in parts. Let segment s have l_s tokens, and x_s = ln l_s. With tokens as weights, m
-is the mean of x over all segments and m_r its mean over the segments of row r, which has W_r tokens. The within-row
+Rows are measured in parts, as they arrive. Let segment s have l_s tokens, and x_s = ln l_s. With tokens as weights, m
+is the mean of x over all segments, and m_r its mean over the segments of row r, which has W_r tokens. The within-row
 share of the variance of log length is
 
     1 - sum_r W_r (m_r - m)^2 / sum_s l_s (x_s - m)^2
 
 It is 0 if the segments of each row have the same length, and near 1 if each row is a sample of the corpus.
 
-The work of a model on a row is that of its matrices, which grows with tokens, and that of attention, which grows with
-keys. In a forward pass, a token costs two floating-point operations per weight of the matrices, and attention costs
-4 L d per key that a token attends to, in L layers of width d: 2 L d for its scores and 2 L d for the weighted sum of
-values. Llama 2 7B has L = 32, d = 4,096 and 6,607,077,376 weights in matrices (all but the embedding), so that 25,204
-keys cost as much as the matrices. Backward passes have about twice the work of both. Tokens attend to themselves and
-to the tokens before them in their segment: (l + 1) / 2 keys on average in a segment of l tokens.
+The work of a model on a row has two parts: its matrices, whose work grows with tokens, and attention, whose work grows
+with keys. In a forward pass, a token costs two floating-point operations per weight of the matrices. Attention costs 4
+L d per key that a token attends to, in L layers of width d: 2 L d for its scores, and 2 L d for the weighted sum of
+values. Llama 2 7B has L = 32, d = 4,096 and 6,607,077,376 weights in matrices (all but the embedding), so 25,204 keys
+cost as much as the matrices. Backward passes have about twice the work of both. Tokens attend to themselves and to the
+tokens before them in their segment: (l + 1) / 2 keys on average in a segment of l tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_BINS = 16  # bars in a plot, so that a report fits a screen
+MAX_BINS = 16  # maximum number of bars in a plot, so that a report fits a screen
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)  # batch sizes for padding ratios
 
 Tally = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
@@ -39,9 +39,10 @@ Tally = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """Quantiles (`p1` is the quantile of 1%), the mean, and bins of at least one integer.
+    """Quantiles (`p1` is the quantile of 1%), mean, and bins of at least one integer.
 
-    The quantile of q% is the smallest of the integers that at least q% of them do not exceed; it is not interpolated.
+    The quantile of q% is not interpolated: it is the smallest of the integers such that at least q% of them are no
+    larger.
     """
 
     min: int
@@ -53,14 +54,14 @@ class Distribution:
     p99: int
     max: int
     bin_edges: tuple[int, ...]
-    """Bin i counts the numbers from bin_edges[i] to below bin_edges[i + 1]. Widths are equal, or doubling."""
+    """Bin i counts the integers from bin_edges[i] to bin_edges[i + 1] - 1. The widths are equal, or they double."""
 
     bin_counts: tuple[int, ...]
-    """Numbers in each bin, at most MAX_BINS bins and one less than bin_edges."""
+    """Number of integers in each of at most MAX_BINS bins; one element shorter than bin_edges."""
 
 
 def distribution(numbers: Tally) -> Distribution:
-    """Return the distribution of at least one non-negative integer; values with a count of 0 are ignored."""
+    """Return the distribution of at least one non-negative integer. Values with a count of 0 are ignored."""
     values, counts = (each[numbers[1] > 0].astype(np.int64) for each in numbers)
     ends = np.cumsum(counts)
     count = int(ends[-1])
@@ -103,7 +104,7 @@ def _bin_edges(smallest: int, median: int, largest: int) -> list[int]:
 
 
 def tally(numbers: NDArray[np.integer[Any]]) -> Tally:
-    """Return (values, counts): distinct ascending values with their counts: [3, 1, 3] -> [1, 3], [1, 2]."""
+    """Return (distinct ascending values, their counts): [3, 1, 3] -> [1, 3], [1, 2]."""
     values, counts = np.unique(numbers, return_counts=True)
     return values.astype(np.int64), counts
 
@@ -115,14 +116,14 @@ def counted(histogram: NDArray[np.int64]) -> Tally:
 
 
 def weighted_median(lengths: Tally) -> int:
-    """Return the smallest length such that documents up to this length hold at least half of the tokens."""
+    """Return the smallest length such that documents up to this length contain at least half of the tokens."""
     values, counts = lengths
     tokens = np.cumsum(values * counts)
     return int(values[np.searchsorted(tokens, (int(tokens[-1]) + 1) // 2)])
 
 
 def binned(lengths: Tally, edges: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return (documents, tokens) in each bin: the number of each with lengths from edges[i] to below edges[i + 1]."""
+    """Return (documents, tokens) in each bin; bin i has the lengths from edges[i] to edges[i + 1] - 1."""
     values, counts = lengths
     places = np.searchsorted(values, np.array(edges))
     documents, tokens = (np.concatenate([[0], np.cumsum(each)]) for each in (counts, values * counts))
@@ -135,23 +136,23 @@ class Epoch:
 
     documents_per_step: int
     rows: int
-    """Rows with one segment each."""
+    """Number of rows with one segment each."""
 
     rows_per_step: float
-    """Rows in a step of documents_per_step documents, on average; more than documents if some are split."""
+    """Average number of rows in a step of documents_per_step documents; more than documents if some are split."""
 
     steps: int
-    """Steps of documents_per_step documents; the last may have fewer."""
+    """Number of steps of documents_per_step documents; the last step may have fewer."""
 
     packed_rows: int
     packed_rows_per_step: int
-    """Packed rows whose documents come closest to documents_per_step, at least 1."""
+    """Number of packed rows whose documents come closest to documents_per_step, at least 1."""
 
     packed_documents_per_step: float
-    """Documents in a step of packed_rows_per_step rows, on average."""
+    """Average number of documents in a step of packed_rows_per_step rows."""
 
     packed_steps: int
-    """Steps of packed_rows_per_step rows; the last may have fewer."""
+    """Number of steps of packed_rows_per_step rows; the last step may have fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,21 +166,21 @@ class Padding:
     """Expected ratio by batch size, for random batches padded to their longest segment."""
 
     group_by_length: dict[int, float]
-    """Ratio by batch size, for batches of segments that are sorted by length, the longest first."""
+    """Ratio by batch size, for batches of segments sorted by length, the longest first."""
 
     packed: float
     """Ratio of the packed rows."""
 
     def speedup(self, ratio: float) -> float:
-        """Return the factor of computed tokens at a padding ratio over packed rows: 0.90, packed 0.05 -> 9.5."""
+        """Return computed tokens at a padding ratio, divided by those of packed rows: 0.90, packed 0.05 -> 9.5."""
         return (1 - self.packed) / (1 - ratio)
 
 
 def padding_ratios(histogram: NDArray[np.int64], rows: int) -> Padding:
-    """Return the padding ratios of the segments in a histogram, in batches and in `rows` packed rows.
+    """Return the padding ratios of a histogram's segments, in batches and in `rows` packed rows.
 
-    Random batches are computed exactly, not sampled: with q batches of B segments and a last one of r, the ratio is
-    1 - tokens / (q B E[longest of B] + r E[longest of r]).
+    The ratio of random batches is computed exactly, not sampled. With q batches of B segments and a last batch of r
+    segments, it is 1 - tokens / (q B E[longest of B] + r E[longest of r]).
     """
     max_len = len(histogram) - 1
     tokens = tokens_of(histogram)
@@ -203,9 +204,9 @@ def padding_ratios(histogram: NDArray[np.int64], rows: int) -> Padding:
 def expected_longest(histogram: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
     """Return the expected length of the longest of 0, 1, ..., `draws` random segments, drawn without replacement.
 
-    The expectation is exact: if n of N segments are no longer than l, then b draws are all no longer than l with
-    probability n/N (n-1)/(N-1) ... (n-b+1)/(N-b+1). Lengths 1, 2 and 4 -> [0, 7/3, 10/3, 4]. The result has the shape
-    (min(draws, segments) + 1,).
+    The expectation is exact: if n of N segments are no longer than l, then b drawn segments are all no longer than l
+    with probability n/N (n-1)/(N-1) ... (n-b+1)/(N-b+1). Lengths 1, 2 and 4 -> [0, 7/3, 10/3, 4]. The result has the
+    shape (min(draws, segments) + 1,).
     """
     values = np.flatnonzero(histogram)
     within = np.cumsum(histogram[values])
@@ -219,13 +220,13 @@ def expected_longest(histogram: NDArray[np.int64], draws: int) -> NDArray[np.flo
 
 
 def sorted_total(histogram: NDArray[np.int64], size: int) -> int:
-    """Return the tokens, padding included, of batches cut from the segments sorted by length, the longest first.
+    """Return the tokens, including padding, of batches of segments sorted by length, the longest first.
 
     Lengths 9, 2, 2, 1 and 1 in batches of 2 -> [9, 2], [2, 1], [1], which take 18 + 4 + 1 tokens.
     """
     lengths = np.flatnonzero(histogram)[::-1]
     ends = np.cumsum(histogram[lengths])
-    begun = -(-ends // size)  # batches whose first segment is at least so long
+    begun = -(-ends // size)  # number of batches whose first segment is at least this long
     missing = int(begun[-1]) * size - int(ends[-1])
     last = int(lengths[np.searchsorted(begun, begun[-1])])  # longest segment of the last batch
     return size * int(np.diff(begun, prepend=0) @ lengths) - missing * last
@@ -237,39 +238,39 @@ def tokens_of(histogram: NDArray[np.int64]) -> int:
 
 
 def _ratio(tokens: int, total: float) -> float:
-    """Return 1 - tokens / total, at least 0: rounding may leave an expected total slightly below the tokens."""
+    """Return 1 - tokens / total, at least 0, because rounding may make an expected total too small."""
     return max(0.0, 1 - tokens / total)
 
 
 KEYS_OF_MATRICES = 25_204
-"""Keys at which attention and matrices of a 7B model cost the same: 2 * 6,607,077,376 / (4 * 32 * 4,096)."""
+"""Number of keys whose attention costs a 7B model as much as its matrices: 2 * 6,607,077,376 / (4 * 32 * 4,096)."""
 
-_BLOCK = 1 << 20  # segments per block of rows, which bounds memory
+_BLOCK = 1 << 20  # segments per block of rows, which limits memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """A training job, in which each rank trains on one row at a time."""
+    """A training job in which each rank trains one row at a time."""
 
     ranks: int
-    """Ranks among which the rows of a step are divided, 1 or more."""
+    """Number of ranks that share the rows of a step, at least 1."""
 
     accumulation: int
-    """Rows of each rank in an optimizer step."""
+    """Number of rows of each rank in an optimizer step."""
 
     model: str
-    """Number of weights, as in 70B; or a folder with a config.json, such a file, or a Hub id."""
+    """Number of weights, as in 70B; or a Hub id, a config.json, or a folder that contains one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting(TrainingJob):
-    """A training job, and the time that its ranks wait for the slowest one."""
+    """A training job, and how long its ranks wait for the slowest rank."""
 
     keys_of_matrices: int
-    """Keys at which attention costs the model as much as its matrices."""
+    """Number of keys whose attention costs the model as much as its matrices."""
 
     shares: dict[int, float]
-    """Share of the time that the mean rank waits, by the `balance` of `packer.BatchSampler`; 0 is without."""
+    """Average share of the time that a rank waits, by the `balance` of `packer.BatchSampler`; 0 is unbalanced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,20 +286,20 @@ class RowProfile:
 
 @dataclass(frozen=True, kw_only=True)
 class RowFigures:
-    """Figures of rows; computed by `RowSums`."""
+    """Figures of rows, computed by `RowSums`."""
 
     rows: int
     tokens: int
-    """Tokens in the rows, without padding."""
+    """Number of tokens in the rows, without padding."""
 
     tokens_after_start: int
-    """Tokens in segments that do not begin their document, repeated ones included."""
+    """Number of tokens in segments that do not begin their document; repeated tokens count too."""
 
     histogram: NDArray[np.int64] = field(repr=False, compare=False)
     """Shape (max_len + 1,): number of segments by tokens."""
 
     segments_per_row: Distribution
-    """Segments in a row, padding not counted."""
+    """Number of segments in a row, without padding."""
 
     within_row_share: float
     """Within-row share of the variance of log length, 0 to 1; 1 if all segments have the same length."""
@@ -307,19 +308,19 @@ class RowFigures:
     """Sum of squared segment lengths."""
 
     work_peak: float
-    """Largest work of a row for a 7B model, attention and matrices, divided by the mean; padding is not counted."""
+    """Largest work of a row for a 7B model (attention and matrices, without padding), divided by the mean."""
 
     profile: RowProfile | None = field(repr=False, compare=False)
-    """Numbers for each row; None if they are not kept."""
+    """Numbers for each row; None if they were not kept."""
 
     @property
     def segments(self) -> int:
-        """Segments in all rows."""
+        """Number of segments in all rows."""
         return int(self.histogram.sum())
 
     @property
     def keys_per_token(self) -> float:
-        """Keys that a token attends to on average."""
+        """Average number of keys that a token attends to."""
         return (self.attention + self.tokens) / 2 / self.tokens
 
     @property
@@ -329,15 +330,15 @@ class RowFigures:
 
 
 class RowSums:
-    """Accumulator that computes `RowFigures` from rows that are added in parts.
+    """Accumulator of `RowFigures`, to which rows are added in parts.
 
-    `keeps_rows` says whether to hold the numbers of each row, for `RowFigures.profile`.
+    keeps_rows: whether to keep the numbers of each row for `RowFigures.profile`.
     """
 
     def __init__(self, max_len: int, *, keeps_rows: bool = False) -> None:
         self._profile: list[tuple[NDArray[Any], ...]] | None = [] if keeps_rows else None
-        self._histogram = np.zeros(max_len + 1, np.int64)  # segments by tokens
-        self._depths = np.zeros(max_len + 1, np.int64)  # rows by segments
+        self._histogram = np.zeros(max_len + 1, np.int64)  # number of segments by tokens
+        self._depths = np.zeros(max_len + 1, np.int64)  # number of rows by segments
         self._tokens = self._tokens_after_start = 0
         self._logs = self._squared_logs = self._row_logs = 0.0
         self._attention = self._largest_work = 0
@@ -349,9 +350,10 @@ class RowSums:
         *,
         starts: NDArray[np.integer[Any]] | None = None,
     ) -> None:
-        """Add rows: row r has the segments row_starts[r]:row_starts[r + 1], at least one.
+        """Add rows. Row r has the segments row_starts[r]:row_starts[r + 1], at least one.
 
-        `lengths` are the tokens of each segment, at least 1; `starts` its first token in its document, by default 0.
+        lengths: tokens of each segment, at least 1. starts: index of each segment's first token in its document; None
+        if all are 0.
         """
         rows = len(row_starts) - 1
         if rows < 1:

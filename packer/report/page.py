@@ -1,6 +1,6 @@
-"""The page: a sentence, cards, and sections with plots, in one file.
+"""The report's page: a sentence, cards, and sections with plots, in one file.
 
-A content security policy allows nothing but its own style and script. Each section is a question, the answer in a
+A content security policy allows only the page's own style and script. Each section is a question, the answer in a
 sentence, and a plot.
 """
 
@@ -26,13 +26,13 @@ from packer.report.charts import STEP, Plot, histogram_plot, row_plot, style_she
 from packer.report.figures import Figures
 from packer.report.measures import Tally, binned, distribution, weighted_median
 
-_LISTED = 40  # segments in the table below the rows
+_LISTED = 40  # maximum number of segments in the table below the rows
 
 
 def render_page(figures: Figures, *, made_by: str = "") -> str:
-    """Return the report as a page of HTML. The same arguments give the same text.
+    """Return the report as an HTML page. The same arguments give the same text.
 
-    `made_by` are lines that can be copied: the command, the version and the date.
+    made_by: lines that can be copied: the command, the version and the date.
     """
     sections = {name: section for name, make in SECTIONS.items() if (section := make(figures)) is not None}
     style = _asset("style.css") + style_sheet()
@@ -56,17 +56,17 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
 
 
 def _row_data(figures: Figures) -> str:
-    """Return the values of segments that the script shows, as JSON: for each row, lists with a value per segment."""
+    """Return the values of segments that the script shows, as JSON: for each row, lists with one value per segment."""
     rows = [asdict(row) for row in figures.shown_rows]
     for row in rows:
         del row["trained_runs"], row["nodes"]  # only the plot shows them
     content = {"maxLen": figures.max_len, "step": STEP, "rows": rows}
-    # An element of HTML cannot be ended early, because < is written as an escape.
+    # < is written as an escape, so that no value can end the HTML element.
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _listed(figures: Figures) -> list[list[str]]:
-    """Return a table of the first segments that are drawn, with a header line, for readers without scripts."""
+    """Return a table of the first segments of the plot, with a header line, for readers without scripts."""
     lines: list[dict[str, str]] = []
     for row in figures.shown_rows:
         for index, document in enumerate(row.documents[: _LISTED - len(lines)]):
@@ -101,7 +101,7 @@ def _template() -> Template:
 
 
 BATCH = 8
-"""Documents in a batch that is padded to its longest document; packing is compared with such batches."""
+"""Number of documents in a batch padded to its longest document, with which packing is compared."""
 
 ARROW = "\u2192"
 
@@ -168,7 +168,7 @@ def _compute_card(figures: Figures) -> Card:
 
 
 def _differ(times: float) -> bool:
-    """Whether two numbers of tokens differ by more than 5%; one is `times` the other."""
+    """Whether two numbers of tokens differ by at least 5%. times: the first divided by the second."""
     return max(times, 1 / times) >= 1.05
 
 
@@ -177,7 +177,7 @@ def _times(times: float) -> str:
 
 
 def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:
-    """Return a card about what became of every token; trees save `shared` tokens."""
+    """Return a card about what became of every token. shared: number of tokens that trees save."""
     lines = ["Beginnings that documents share are stored once."] if shared else []
     if not totals.tokens_lost:
         lines.append("None is lost.")
@@ -227,7 +227,7 @@ def rows_section(figures: Figures) -> Section:
 
 
 def lengths_section(figures: Figures) -> Section:
-    """Describe the lengths of documents, or of the segments of packed rows, and the lengths that hold most tokens."""
+    """Describe the lengths of documents, or of segments of packed rows, and the lengths with most tokens."""
     assert figures.document_lengths is not None
     values, counts = figures.document_lengths
     filled: Tally = (values[values > 0], counts[values > 0])
@@ -268,4 +268,4 @@ SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
     "rows": rows_section,
     "lengths": lengths_section,
 }
-"""Function that makes each section, in the order of the page, by name."""
+"""Functions that make the sections, by name, in the order of the page."""
