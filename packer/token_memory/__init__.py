@@ -1,4 +1,4 @@
-"""Tokens in mapped memory: list columns and the kernels that copy them into rows, and documents joined to trees."""
+"""Tokens in mapped memory: list columns, kernels that copy them into rows, and documents joined into trees."""
 
 from packer.token_memory.token_column import (
     Spans,

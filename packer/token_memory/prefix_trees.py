@@ -1,15 +1,16 @@
-"""Documents that share their beginnings, joined to trees in which each shared run of tokens is stored once.
+"""Documents with shared beginnings, joined into trees in which each shared run of tokens is stored once.
 
-A tree is laid out as *nodes*, one after the other, each before the nodes that continue it (depth first). A node is a
-run of tokens with a parent: the node that the run continues. A token sees the tokens before it in its node, and those
-of all nodes on the way to the root.
+A tree is stored as *nodes*, one after another, each before the nodes that continue it (depth first). A node is a run of
+tokens with a parent: the node that the run continues. A token sees the tokens before it in its node, and all tokens of
+the nodes on the way to the root.
 
-The next token after a shared run differs between its continuations, so the last token of the run is not stored with
-it, but at the beginning of each continuation. The loss of every token is therefore that of the token stored before it,
-as in any row. A token that several documents train is not shared, so that each of them counts.
+The next token after a shared run differs between the continuations of the run. The last token of the run is therefore
+not stored with the run, but at the beginning of each continuation. As in any row, the loss of each token thus depends
+on the token stored before it. A token that several documents train is not shared, so that each of these documents
+counts.
 
-Example: [1, 2, 3, 4] and [1, 2, 3, 7, 8] are the nodes [1, 2] without a parent, [3, 4] and [3, 7, 8], both of which
-continue the first one.
+Example: [1, 2, 3, 4] and [1, 2, 3, 7, 8] become the nodes [1, 2] without a parent, and [3, 4] and [3, 7, 8], which both
+continue the first node.
 """
 
 from __future__ import annotations
@@ -24,20 +25,23 @@ from packer.column_names import NO_LOSS
 
 
 class Trees(NamedTuple):
-    """Trees of the documents of some records, in the order of the records."""
+    """Trees of the documents of several records, in the order of the records."""
 
     input_ids: NDArray[np.int32]
     """Shape (tokens,): tokens of all trees."""
 
     labels: NDArray[np.int32]
-    """Shape (tokens,): labels, not shifted; -100 at the first token of each node that does not follow its parent."""
+    """Shape (tokens,): labels, not shifted; -100 at the first token of a node that is not stored after its parent."""
 
     ends: NDArray[np.int64]
     """Shape (trees,): number of tokens up to the end of each tree."""
 
     nodes: NDArray[np.int32]
-    """Shape (nodes, 3): number of tokens; index of the parent in its tree, or -1; and the document, counted within its
-    record, that trains tokens of the node (or is the first that begins with it, if none does)."""
+    """Shape (nodes, 3): number of tokens; index of the parent in its tree, or -1; and a document.
+
+    The document is counted within its record. It trains tokens of the node. If no document does, it is the first
+    document with this node.
+    """
 
     node_ends: NDArray[np.int64]
     """Shape (trees,): number of nodes up to the end of each tree."""
@@ -46,7 +50,7 @@ class Trees(NamedTuple):
     """Shape (trees,): first document of each tree."""
 
     repeated: int
-    """Number of tokens with which documents repeat the beginning of an earlier document of their tree."""
+    """Number of tokens in which a document repeats the beginning of an earlier document of its tree."""
 
 
 class _TokenLists(NamedTuple):
@@ -61,16 +65,16 @@ class _Prefixes(NamedTuple):
     """Prefix tree of the documents of a record."""
 
     runs: NDArray[np.int64]  # (runs, 8) nodes, see below
-    owners: NDArray[np.int64]  # (tokens,) document that trains each token of the runs, -1 for none
+    owners: NDArray[np.int64]  # (tokens,) document that trains each token of the runs; -1 if none does
 
 
-# Columns of `runs`: tokens BEGIN to END - 1 of a document, the first, last and next node of its family (-1 for none),
-# the parent, and the index of the last node that it was written as.
+# Columns of `runs`: document, first token and end of the run in it; first child, last child and next sibling (-1 for
+# none); parent; and index of the last node that the run was written as.
 _DOCUMENT, _BEGIN, _END, _CHILD, _LAST, _NEXT, _PARENT, _WRITTEN = range(8)
 
 
 class _Forest(NamedTuple):
-    """Output arrays for the trees of all records, see `Trees`."""
+    """Output arrays for the trees of all records; see `Trees`."""
 
     input_ids: NDArray[np.int32]
     labels: NDArray[np.int32]
@@ -89,7 +93,7 @@ def build_trees(
     first_documents: NDArray[np.int64],
     max_len: int,
 ) -> Trees:
-    """Join the documents of each record to a tree, or to several where one would have more than `max_len` tokens.
+    """Join the documents of each record into a tree, or into several if it would have more than `max_len` tokens.
 
     Args:
         input_ids: tokens of all documents, shape (tokens,).
@@ -97,7 +101,7 @@ def build_trees(
         bounds: document d has the tokens bounds[d] to bounds[d + 1] - 1.
         first_documents: shape (records + 1,): record r has the documents first_documents[r] to
             first_documents[r + 1] - 1, at least one.
-        max_len: largest number of tokens in a tree of several documents.
+        max_len: maximum number of tokens in a tree of several documents.
     """
     tokens, documents = len(input_ids), len(bounds) - 1
     runs = np.empty((2 * int(np.diff(first_documents).max(initial=1)), 8), np.int64)
@@ -127,7 +131,7 @@ def build_trees(
 def _build(
     documents: _TokenLists, first_documents: NDArray[np.int64], max_len: int, out_prefixes: _Prefixes, out: _Forest
 ) -> None:
-    """Build the trees of all records; `out_prefixes` is scratch space."""
+    """Build the trees of all records. `out_prefixes` is scratch space."""
     bounds, runs, counts = documents.bounds, out_prefixes.runs, out.counts
     for record in range(len(first_documents) - 1):
         first, last = first_documents[record], first_documents[record + 1]
@@ -148,7 +152,7 @@ def _build(
 
 @jit_if_large
 def _matched(documents: _TokenLists, prefixes: _Prefixes, roots: int, document: int) -> tuple[int, int]:
-    """Return the last run that a document shares with earlier ones (-1 for none), and how many tokens it shares."""
+    """Return the last run that a document shares with earlier documents (-1 if none), and how many tokens it shares."""
     ids, labels, bounds = documents
     runs, owners = prefixes
     start = bounds[document]
@@ -176,12 +180,12 @@ def _matched(documents: _TokenLists, prefixes: _Prefixes, roots: int, document: 
 def _insert(
     documents: _TokenLists, out: _Prefixes, used: int, roots: int, run: int, document: int, matched: int
 ) -> tuple[int, int]:
-    """Add a document that shares `matched` tokens, up to one of `run`; return the number of runs and the first root."""
+    """Add a document that shares `matched` tokens, the last of them in `run`. Returns (number of runs, first root)."""
     labels, bounds = documents.labels, documents.bounds
     runs, owners = out
     start = bounds[document]
     length = bounds[document + 1] - start
-    if matched < length and run >= 0 and matched < runs[run, _END]:  # cut the run: its end becomes a run of its own
+    if matched < length and run >= 0 and matched < runs[run, _END]:  # split the run: its end becomes a separate run
         runs[used] = runs[run]
         runs[used, _BEGIN], runs[used, _NEXT], runs[used, _PARENT] = matched, -1, run
         child = runs[used, _CHILD]
@@ -221,9 +225,9 @@ def _insert(
 
 @jit_if_large
 def _write(documents: _TokenLists, first: int, begun: int, prefixes: _Prefixes, roots: int, out: _Forest) -> None:
-    """Write a tree as nodes, parents before children; each node is trained by one document.
+    """Write a tree as nodes, parents before children. Each node is trained by at most one document.
 
-    `first` is the first document of the record, and `begun` that of the tree.
+    first: first document of the record. begun: first document of the tree.
     """
     ids, labels, bounds = documents
     runs, owners = prefixes
@@ -232,7 +236,7 @@ def _write(documents: _TokenLists, first: int, begun: int, prefixes: _Prefixes, 
     while run >= 0:
         document, parent = runs[run, _DOCUMENT], runs[run, _PARENT]
         begin, end, node = runs[run, _BEGIN], runs[run, _END], np.int64(-1)
-        is_copied = False  # whether it begins with a token of its parent that an earlier node has, too
+        is_copied = False  # whether its first token is a token of its parent that another node begins with as well
         if parent >= 0:
             node = runs[parent, _WRITTEN]
             if runs[parent, _CHILD] != runs[parent, _LAST]:
@@ -280,15 +284,16 @@ def first_wrong_tree(
 ) -> int:
     """Return the first segment whose nodes do not form a tree, or -1.
 
-    The nodes of a tree, if there are any, have tokens that add up to its length; each continues an earlier node, with
-    only nodes that continue it in between; and the first token of one that does not follow its parent has no loss.
+    In a valid tree, the lengths of the nodes add up to the length of the segment. Each node continues an earlier node,
+    and only nodes that continue that node, directly or not, lie in between. If a node is not stored after its parent,
+    its first token has no loss. A segment may have no nodes.
 
     Args:
         nodes: int32, shape (nodes, 3), as in `Trees`.
         ends: shape (segments,): number of nodes up to the end of each segment.
         lengths: shape (segments,): tokens of each segment.
-        places: shape (segments,): place of the first token of each segment in `labels`.
-        labels: labels of all rows, one row after the other.
+        places: shape (segments,): index in `labels` of the first token of each segment.
+        labels: labels of all rows, one row after another.
     """
     first = np.int64(0)
     for segment in range(len(ends)):

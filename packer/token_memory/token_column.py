@@ -1,8 +1,8 @@
 """List columns of integers in mapped memory, described by addresses, and kernels that copy spans of them into rows.
 
-Copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's `take`
+Copies call libc's memcpy with raw addresses. A plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's `take`
 less than a tenth. Documents may be anywhere in the source, so a copy mostly waits for the first cache lines of a
-segment. To prefetch the first lines of the next segments saves 40% of the time.
+segment. Prefetching the first lines of the next segments saves 40% of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packer.algorithms.memory import array_at, copy_bytes, prefetch
 from packer.arrow import as_numpy, numpy_dtype
 from packer.stores.mirror import is_mirrored, read_ranges
 
-# Integer types that tokens may have on disk. The `value_code` of a chunk is an index into this tuple.
+# Integer types of tokens on disk. The `value_code` of a chunk is an index into this tuple.
 VALUE_TYPES: tuple[type[np.integer], ...] = (
     np.int32,
     np.int64,
@@ -34,20 +34,20 @@ VALUE_TYPES: tuple[type[np.integer], ...] = (
 )
 
 NO_BYTES = pa.binary(0)
-"""Type of the values if only the lengths of lists are known; any number of such values takes no memory."""
+"""Type of the values if only the lengths of lists are known. Any number of such values takes no memory."""
 
 
 class Addresses(NamedTuple):
     """Addresses of the lists of each chunk, as a named tuple of arrays that kernels accept.
 
-    List i of the column is list j = i - first_rows[chunk] of its chunk. Its first value has index
-    offsets[j] >> offset_shifts[chunk] among the values of the chunk, or index j * list_sizes[chunk] in a chunk of
-    fixed-size lists.
+    List i of the column is list j = i - first_rows[chunk] of its chunk. Its first value has the index offsets[j] >>
+    offset_shifts[chunk] among the values of the chunk. In a chunk of fixed-size lists, the index is j *
+    list_sizes[chunk].
     """
 
-    first_rows: NDArray[np.int64]  # (chunks + 1,) number of the first list, then the number of all lists
+    first_rows: NDArray[np.int64]  # (chunks + 1,) index of the first list of each chunk, then the number of all lists
     offsets: NDArray[np.uint64]  # (chunks,) address of the offset of the first list; 0 for fixed-size lists
-    offset_bytes: NDArray[np.int64]  # (chunks,) bytes per offset: 4, 8, or 0 for fixed-size lists
+    offset_bytes: NDArray[np.int64]  # (chunks,) bytes per offset: 4 or 8; 0 for fixed-size lists
     offset_shifts: NDArray[np.int64]  # (chunks,) 0 for offsets that count values; 1, 2 or 3 if they count bytes
     list_sizes: NDArray[np.int64]  # (chunks,) length of fixed-size lists, otherwise 0
     values: NDArray[np.uint64]  # (chunks,) address of the value with index 0
@@ -57,9 +57,9 @@ class Addresses(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenColumn:
-    """A list column addressed by list number, across chunks, files and integer types.
+    """A list column addressed by list index, across chunks, files and integer types.
 
-    It holds 64 bytes per chunk and nothing per list. Chunks keep their own offsets, since Arrow's `take` and
+    It takes 64 bytes per chunk and nothing per list. Chunks keep their own offsets, because Arrow's `take` and
     `combine_chunks` corrupt offsets beyond 2**31 values.
     """
 
@@ -72,11 +72,11 @@ class TokenColumn:
     def from_arrow(cls, chunks: Iterable[pa.Array], owners: tuple[object, ...] | None = None) -> TokenColumn:
         """Describe Arrow list arrays (list, large_list or fixed_size_list of values with a `numpy_dtype`), in order.
 
-        The arrays must hold no nulls, and their offsets must have been checked by `list_lengths`.
+        The arrays must have no nulls, and `list_lengths` must have checked their offsets.
 
         Args:
             chunks: arrays to describe.
-            owners: objects that keep their memory alive; None for the arrays themselves.
+            owners: objects that keep the arrays' memory alive; None for the arrays themselves.
         """
         builder = ColumnBuilder()
         held = []
@@ -95,10 +95,10 @@ class TokenColumn:
         widths: NDArray[np.int64],
         owners: tuple[object, ...],
     ) -> TokenColumn:
-        """Describe lists of unknown lengths one by one; of each, only a span of values need be in memory.
+        """Describe separate lists of unknown lengths. Only a span of values of each list need be in memory.
 
         Args:
-            firsts: (lists,) address that the value with index 0 of each list has, or would have before its span.
+            firsts: (lists,) address of the value with index 0 of each list, even if that value is not in memory.
             codes: (lists,) index into VALUE_TYPES of the type of its values; -1 for other types.
             widths: (lists,) bytes per value.
             owners: objects that keep the memory alive.
@@ -149,7 +149,7 @@ class TokenColumn:
 
 
 class _Layout(NamedTuple):
-    """Memory layout of a chunk, given by its type; see `Addresses`."""
+    """Memory layout of a chunk, determined by its type; see `Addresses`."""
 
     offset_bytes: int
     list_size: int
@@ -179,7 +179,7 @@ class ColumnBuilder:
             self._type = chunk.type
             self._layouts.append((len(self._values), _layout(chunk.type)))
         offset_bytes, list_size, _, value_bytes = self._layouts[-1][1]
-        offsets, values = buffers[1], buffers[-1]  # of a list array: validity, offsets, those of the values, values
+        offsets, values = buffers[1], buffers[-1]  # of a list array: validity, offsets, validity of values, values
         self._first_rows.append(self._first_rows[-1] + len(chunk))
         self._offsets.append(
             offsets.address + chunk.offset * offset_bytes if offset_bytes and offsets is not None else 0
@@ -221,10 +221,10 @@ def _layout(kind: pa.DataType) -> _Layout:
 def list_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Check the offsets of an Arrow list array, and return the lengths of its lists, shape (len(array),).
 
-    The array must have passed `validate`, which checks only the first and last offsets, and fixed-size lists.
+    The array must have passed `validate`, which checks fixed-size lists, and of offsets only the first and the last.
 
     Raises:
-        ValueError: an offset is smaller than the one before it, or outside the values.
+        ValueError: an offset is smaller than the previous one, or outside the values.
     """
     if pa.types.is_fixed_size_list(array.type):
         return np.full(len(array), array.type.list_size, np.int64)
@@ -240,10 +240,10 @@ def list_lengths(array: pa.Array) -> NDArray[np.int64]:
 class Spans(NamedTuple):
     """Ranges of values to copy from lists, as a named tuple of arrays that kernels accept.
 
-    Span s is the values starts[s] to starts[s] + lengths[s] - 1 of list lists[s], and is copied to places[s].
+    Span s consists of the values starts[s] to starts[s] + lengths[s] - 1 of list lists[s], and is copied to places[s].
     """
 
-    lists: NDArray[np.int64]  # (spans,) number of the list in the column
+    lists: NDArray[np.int64]  # (spans,) index of the list in the column
     starts: NDArray[np.int64]  # (spans,) index of the first value within the list
     lengths: NDArray[np.int64]  # (spans,) number of values, 0 or more
     places: NDArray[np.int64]  # (spans,) index of the first value in the output
@@ -255,7 +255,7 @@ _AHEAD = 2  # segments to prefetch ahead of the copy
 
 @jit_if_large
 def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
-    """Locate a list by number: returns (chunk, index of its first value, values), trying chunk `near` first."""
+    """Locate a list by index. Returns (chunk, index of its first value, values). Tries chunk `near` first."""
     chunk = np.int64(near)
     if not column.first_rows[chunk] <= number < column.first_rows[chunk + 1]:
         chunk, end = np.int64(0), np.int64(len(column.values))  # np.searchsorted takes a second to compile
@@ -279,10 +279,10 @@ def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
 
 @jit_if_large
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
-    """Copy `values` to `out` as int32; returns whether each is a token id or equal to `allowed`."""
+    """Copy `values` to `out` as int32. Returns whether each value is a token id or equal to `allowed`."""
     wrong = False
     for i in range(len(values)):
-        value = np.int64(values[i])  # a uint64 above int64 becomes negative here and is rejected
+        value = np.int64(values[i])  # a uint64 above the maximum of int64 becomes negative here and is rejected
         wrong |= (value < 0 and value != allowed) or value > _LARGEST
         out[i] = np.int32(value)
     return not wrong
@@ -290,7 +290,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
 
 @jit_if_large
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
-    """Variant of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
+    """Do the same as `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in the cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
     signs = np.int32(0)
     for i in range(len(out)):
@@ -306,14 +306,14 @@ def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
 def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]) -> int:
     """Copy spans of token ids or labels.
 
-    Each type of values has a kernel of its own, because most columns have one type and compiling takes long.
+    Each type of values has its own kernel, because most columns have one type and compiling takes long.
 
     Example: column [[7, 8, 9], [5]], lists [1, 0], starts [0, 1], lengths [1, 2], places [0, 1] -> out [5, 8, 9].
 
     Args:
         column: addresses of the lists.
         spans: values to copy, and their destinations.
-        allowed: the only negative value that is accepted: NO_LOSS for labels; 0, so none, for token ids.
+        allowed: the only negative value that is accepted: NO_LOSS for labels; 0 for token ids, to accept none.
         out: flat int32 array, C-contiguous.
 
     Returns:
@@ -337,9 +337,9 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
 def find_values(
     column: Addresses, lists: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the address of value starts[i] of list lists[i], and the chunk that it is in: each of shape (lists,).
+    """Return (address of value starts[i] of list lists[i], its chunk) for all i, each of shape (lists,).
 
-    All are found before anything is copied, so that the cache misses of several segments overlap.
+    All addresses are found before anything is copied, so that the cache misses of several segments overlap.
     """
     addresses, chunks = np.empty(len(lists), np.uint64), np.empty(len(lists), np.int64)
     for i in range(len(lists)):
@@ -358,9 +358,9 @@ def _gather(
     allowed: int,
     out: NDArray[np.int32],
 ) -> int:
-    """Copy the values at addresses; spans at address 0 are left out.
+    """Copy the values at addresses; skip spans at address 0.
 
-    Values have the type of the empty array `other`, or int32 without one: only one of the two branches is compiled.
+    Values have the type of the empty array `other`; int32 if it is None. Only one of the two branches is compiled.
     """
     spans = len(found)
     for s in range(spans):
@@ -380,7 +380,7 @@ def _gather(
 
 @jit_if_large
 def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
-    """Copy spans of values of any type unchanged and unchecked.
+    """Copy spans of values of any type, unchanged and unchecked.
 
     Args:
         column: addresses of the lists, all of one type.
@@ -396,12 +396,12 @@ def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.ui
 
 @jit_if_large
 def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write the lengths of lists; the offsets of the column must have been checked.
+    """Write the lengths of lists. The offsets of the column must have been checked.
 
     Args:
         column: addresses of the lists.
-        lists: (lists,) numbers of the lists; ascending numbers are fastest.
-        out: (lists,) receives the number of values in each list.
+        lists: (lists,) indices of the lists; ascending indices are fastest.
+        out: (lists,) receives the number of values of each list.
     """
     chunk = np.int64(0)
     for i in range(len(lists)):
@@ -415,8 +415,8 @@ def count_trained(
     """Return the number of trained tokens of each segment, shape (segments,).
 
     Args:
-        places: (segments,) position of each segment in `labels`.
-        lengths: (segments,) number of its tokens, or of positions it takes.
+        places: (segments,) index of the first token of each segment in `labels`.
+        lengths: (segments,) number of its tokens, or of the places that it takes.
         labels: flat int32, negative where there is no loss.
     """
     counts = np.empty(len(places), np.int32)
@@ -432,13 +432,13 @@ def count_trained(
 def fetched_spans(
     columns: Mapping[str, TokenColumn], lists: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[Mapping[str, TokenColumn], NDArray[np.int64]]:
-    """Return columns with spans of lists in memory, and the number of each span's list in them.
+    """Read spans of columns into memory. Returns columns, and the index of each span's list in them.
 
-    Columns in memory are returned as they are. Of others, spans are read, and list s of the result has only span s.
+    Columns that are in memory are returned unchanged. In other columns, list s of the result has only span s.
 
     Args:
         columns: columns, whose offsets are in memory.
-        lists: (spans,) number of each span's list.
+        lists: (spans,) index of each span's list.
         starts: (spans,) index of its first value within the list.
         lengths: (spans,) number of its values.
 
@@ -462,5 +462,5 @@ def fetched_spans(
 
 
 def lies_in_store(column: TokenColumn) -> bool:
-    """Whether values of a column lie in object storage."""
+    """Whether values of a column are in object storage."""
     return is_mirrored(column.addresses.values)

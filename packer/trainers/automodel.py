@@ -27,10 +27,10 @@ from packer.trainers.guard import PackedPaths, open_rows
 
 
 class Row(dict[str, Any]):
-    """A row, or its columns, that says what to set where other code than `collate` looks for a value."""
+    """A row, or its columns. If code other than `collate` reads it, the error names the remedy."""
 
     def __missing__(self, name: object) -> Any:
-        """Refuse to be packed again, or to be collated without boundaries.
+        """Raise a PackerError, because other code tries to pack the row again or to collate it without boundaries.
 
         Raises:
             PackerError: always.
@@ -44,8 +44,8 @@ class Row(dict[str, Any]):
 class PrepackedRows:
     """Rows for `collate`: prepacked sequences of Automodel, as lists of numbers.
 
-    `input_ids`, `labels` (shifted) and `position_ids`, of max_len numbers; `seq_lens`, the tokens of each document;
-    and `seq_lens_padded`, the places that it takes, of which the last has the padding of the row.
+    `input_ids`, `labels` (shifted) and `position_ids` have max_len numbers. `seq_lens` has the tokens of each document.
+    `seq_lens_padded` has the places that each document takes; the last one includes the padding of the row.
     """
 
     def __init__(self, rows: PackedDataset) -> None:
@@ -68,13 +68,13 @@ class PrepackedRows:
             "seq_lens": lengths[:documents],
             "seq_lens_padded": [*extents[: documents - 1], sum(extents[documents - 1 :])],
         }
-        return Row(prepacked=Row(columns))  # under a name that only `collate` knows
+        return Row(prepacked=Row(columns))  # with a key that only `collate` knows
 
 
 def collate(rows: list[Row]) -> dict[str, Any]:
-    """Return a batch of Automodel's `packed_sequence_thd_collater`, with the rows laid end to end as one.
+    """Return a batch of Automodel's `packed_sequence_thd_collater`, in which the rows are joined into one.
 
-    FlashAttention in transformers finds documents by their positions in a single row only.
+    FlashAttention in transformers finds documents by their positions only if there is a single row.
     """
     from nemo_automodel.components.datasets.utils import packed_sequence_thd_collater
 

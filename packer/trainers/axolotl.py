@@ -3,7 +3,7 @@
     plugins: [packer.trainers.axolotl.PackedPlugin]
     packed_dataset: dataset-packed-4096
 
-`packed_dataset` is a path, a list of paths, or a mapping of paths to weights; `packed_eval_dataset` likewise.
+`packed_dataset` and `packed_eval_dataset` are a path, a list of paths, or a mapping of paths to weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 try:
     from axolotl.integrations.base import BasePlugin
     from pydantic import BaseModel
-except ImportError:  # the module can be imported without Axolotl
+except ImportError:  # this module can be imported without Axolotl
     BasePlugin = BaseModel = object
 
 _NOT_READ = "packed_dataset takes the place of all other data, so it would not be used"
@@ -44,7 +44,7 @@ _RING_RULES = {
     "ring_attn_func": (("varlen_llama3",), "it ignores the boundaries of documents"),
     "micro_batch_size": ((1,), "with context parallelism, Axolotl finds boundaries in a single row only"),
 }
-"""Rules of context parallelism, for which Axolotl's own choice without sample_packing is batch_ring."""
+"""Rules for context parallelism. Without sample_packing, Axolotl chooses batch_ring."""
 
 
 class PackedArgs(BaseModel):
@@ -55,24 +55,24 @@ class PackedArgs(BaseModel):
 
 
 class Collator(HFBatch):
-    """Batches of rows, with the arguments of Axolotl's own collators, which do not change them."""
+    """Batches of rows. Accepts the arguments of Axolotl's own collators, which have no effect."""
 
     def __init__(self, tokenizer: object, **_: object) -> None:
         super().__init__()
 
 
 class RowCollator(HFRows):
-    """Batches of whole rows, which divide among the processes of context parallelism."""
+    """Batches of whole rows, whose tokens the processes of context parallelism divide."""
 
     def __init__(self, tokenizer: object, **_: object) -> None:
         super().__init__()
 
 
 class PackedPlugin(BasePlugin):
-    """Trains rows of `packed_dataset`; refuses settings that would mix documents."""
+    """Trains rows of `packed_dataset`. Refuses settings that would mix documents."""
 
     def register(self, cfg: Any) -> None:
-        """Check the settings, before Axolotl validates them; `datasets`, which it requires, are the rows."""
+        """Check the settings before Axolotl validates them, and set the rows as `datasets`, which Axolotl requires."""
         check_settings("Axolotl", cfg, _RULES)
         if max(cfg.get(name) or 1 for name in ("context_parallel_size", "sequence_parallel_degree")) > 1:
             check_settings("Axolotl", cfg, _RING_RULES)
@@ -87,7 +87,7 @@ class PackedPlugin(BasePlugin):
         return f"{__name__}.{PackedArgs.__name__}"
 
     def load_datasets(self, cfg: Any, preprocess: bool = False) -> TrainDatasetMeta:
-        """Return the rows, and the number of steps."""
+        """Return the rows and the number of steps."""
         from axolotl.common.datasets import TrainDatasetMeta
 
         from packer.trainers.hf_and_trl import as_datasets
@@ -103,7 +103,7 @@ class PackedPlugin(BasePlugin):
         )
 
     def get_training_args(self, cfg: Any) -> dict[str, Any]:
-        """Keep all columns, because the boundaries are among them."""
+        """Keep all columns, because they include the boundaries."""
         return {"remove_unused_columns": False}
 
     def get_collator_cls_and_kwargs(self, cfg: Any, is_eval: bool = False) -> tuple[type[Any], dict[str, Any]]:
@@ -111,12 +111,12 @@ class PackedPlugin(BasePlugin):
         return (RowCollator if (cfg.context_parallel_size or 1) > 1 else Collator), {}
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> Sequence[Any]:
-        """Give a model with sdpa packer's attention while it is trained."""
+        """Make a model with sdpa use packer's attention during training."""
         from packer.trainers.hf_and_trl import PackedAttention
 
         return [PackedAttention(always=False)]
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting without Axolotl's own class of mappings."""
+    """Return a setting as a plain value instead of Axolotl's own mapping class."""
     return value.to_dict() if hasattr(value, "to_dict") else value

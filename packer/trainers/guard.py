@@ -1,4 +1,4 @@
-"""What the modules for trainers share: packed datasets opened, and settings and adapters refused that mix documents."""
+"""What trainers' modules share: opening packed datasets, and refusing settings and adapters that mix documents."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from packer.loader.load import CombinedDataset, load
 from packer.stores import AnyPath
 
 PackedPaths: TypeAlias = "str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float]"
-"""Path of a packed dataset, several paths, or paths with weights; from a command line also as JSON."""
+"""Path of a packed dataset, several paths, or paths with weights; on a command line also as JSON."""
 
 Rules: TypeAlias = "Mapping[str, tuple[tuple[object, ...], str]]"
-"""For the dotted name of each setting: values under which documents stay apart, and what other values would do."""
+"""For the dotted name of each setting: the values that keep documents apart, and what other values would do."""
 
 REPACKS = "the rows are packed already, and it would pack them again"
 READS_IN_ORDER = "rows must be shuffled, because those of a shard may be alike"
@@ -27,7 +27,7 @@ def open_rows(packed: PackedPaths, *, trees: bool = False) -> PackedDataset:
     """Open a packed dataset for a trainer.
 
     Raises:
-        PackerError: as `packer.load`; or the rows hold trees, unless `trees`; or they have no tokens.
+        PackerError: as `packer.load`; the rows have no tokens; or they have trees and `trees` is false.
     """
     if isinstance(packed, str) and packed.lstrip()[:1] in ("[", "{"):
         packed = json.loads(packed)
@@ -48,12 +48,12 @@ def has_trees(dataset: PackedDataset) -> bool:
 
 
 def are_ordered(dataset: PackedDataset) -> bool:
-    """Return whether the rows are in an order for trainers that do not shuffle (`--balance-ranks`)."""
+    """Return whether the rows are ordered for trainers that do not shuffle (`--balance-ranks`)."""
     return not isinstance(dataset, CombinedDataset) and dataset.manifest.options.balance_ranks is not None
 
 
 def _columns(dataset: PackedDataset) -> set[str]:
-    """Return the columns that the manifest promises; several datasets have the same columns of tokens."""
+    """Return the columns that the manifest promises. Combined datasets all have the same token columns."""
     return (dataset.datasets[0] if isinstance(dataset, CombinedDataset) else dataset).columns
 
 
@@ -70,12 +70,12 @@ def labels_as_mask(trainer: str, tokens: Any, labels: Any) -> Any:
 
 
 def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
-    """Refuse the first setting of a trainer whose value would mix documents; `settings` is an object or a mapping.
+    """Refuse the first setting of a trainer whose value would mix documents. settings: an object or a mapping.
 
-    A setting that the trainer does not have, or that is None, is right.
+    A setting that is None, or that the trainer does not have, is accepted.
 
     Raises:
-        PackerError: with the name of the setting, its value, what it would do, and the value to write.
+        PackerError: with the setting's name and value, what it would do, and the value to use.
     """
     for name, (allowed, effect) in rules.items():
         found = settings
@@ -87,7 +87,7 @@ def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
 
 
 def check_adapters(model: Any) -> None:
-    """Raise a PackerError if an adapter of PEFT mixes the documents of a row, or works in one of them only."""
+    """Raise a PackerError if a PEFT adapter mixes the documents of a row, or affects only one of them."""
     for config in (getattr(model, "peft_config", None) or {}).values():
         if getattr(config, "is_prompt_learning", False):
             kind = getattr(config.peft_type, "value", config.peft_type)
@@ -105,7 +105,7 @@ def check_adapters(model: Any) -> None:
 
 
 def warn_of_weak_noise(alpha: float, dataset: PackedDataset, rows: int) -> None:
-    """Warn that NEFTune divides its noise by the square root of the tokens of a batch of so many rows."""
+    """Warn that NEFTune divides its noise by the square root of the tokens of a batch of `rows` rows."""
     parts = dataset.datasets if isinstance(dataset, CombinedDataset) else (dataset,)
     segments, count = (sum(getattr(part.manifest.totals, name) for part in parts) for name in ("segments", "rows"))
     weaker = (rows * segments / count) ** 0.5

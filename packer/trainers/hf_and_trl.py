@@ -1,6 +1,6 @@
 """Arguments for the Hugging Face Trainer and for TRL's SFTTrainer: dataset, collator and settings from one call.
 
-The loss of a step is the mean over its trained tokens, for all classes of models.
+The loss of a step is the mean over its trained tokens, for every class of models.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SFT_RULES = {
 }
 
 _OWN_LABELS = "labels_for_the_model"
-"""Key of a batch: its labels once more, because the Trainer keeps `labels` from the model for a compute_loss_func."""
+"""Key of a second copy of a batch's labels, because the Trainer keeps `labels` back for a compute_loss_func."""
 
 
 def hf(
@@ -68,14 +68,14 @@ def hf(
 
         Trainer(model, **packer.trainers.hf("dataset-packed-4096", TrainingArguments("trained")))
 
-    Batch sizes count rows. A model with sdpa attention, the default, trains with `packer.attention.use`, and has its
-    own attention back after training; other implementations that are chosen stay. Rows with trees (`--pairs`,
-    `--share-prefixes`) always train with packer's attention.
+    Batch sizes count rows. A model with sdpa attention, the default, is trained with `packer.attention.use`, and gets
+    its own attention back after training. Other attention implementations are kept. Rows with trees (`--pairs`,
+    `--share-prefixes`) are always trained with packer's attention.
 
     Args:
         packed: packed dataset: a path, a list of paths, or paths with weights.
-        args: arguments of the trainer; the returned ones are a copy that keeps all columns.
-        eval: packed dataset to evaluate on.
+        args: arguments of the trainer; the returned arguments are a copy that keeps all columns.
+        eval: packed dataset for evaluation.
         callbacks: other callbacks for the trainer.
 
     Returns:
@@ -83,9 +83,9 @@ def hf(
         `compute_loss_func`, unless label smoothing or Liger's kernels compute the loss.
 
     Raises:
-        PackerError: a dataset cannot be opened, the two have trees in one only, or a setting in `args` would mix
-            documents, or read rows in order that were not packed for that (`--balance-ranks`). The trainer raises it
-            for models with adapters that mix documents, and for those whose loss would be another.
+        PackerError: a dataset cannot be opened, or only one of the two has trees; a setting in `args` would mix
+            documents; or it would read rows in order that were not packed for that (`--balance-ranks`). The trainer
+            raises it for a model with adapters that mix documents, or with a loss that would differ.
     """
     return _arguments("Trainer", packed, args, eval=eval, callbacks=callbacks)
 
@@ -137,7 +137,7 @@ def trl(
         SFTTrainer("Qwen/Qwen3-0.6B", **packer.trainers.trl("dataset-packed-4096", SFTConfig("trained")))
 
     Raises:
-        PackerError: as `hf`; or `args` is no SFTConfig.
+        PackerError: as `hf`; or `args` is not an SFTConfig.
     """
     from trl import SFTConfig
 
@@ -153,7 +153,7 @@ def trl(
 
 
 def as_datasets(rows: PackedDataset) -> Dataset:
-    """Return the rows as a `datasets.Dataset`, which SFTTrainer requires; rows are read when they are asked for."""
+    """Return the rows as a `datasets.Dataset`, which SFTTrainer requires. Each row is read when it is requested."""
     from datasets import Dataset
 
     numbers = Dataset.from_dict({"row": range(len(rows))})
@@ -166,7 +166,7 @@ def _columns_of(rows: PackedDataset, numbers: dict[str, list[int]]) -> dict[str,
 
 
 class PackedAttention(TrainerCallback):
-    """Switches a model to packer's attention while it is trained: one with sdpa, or `always`."""
+    """Switches a model with sdpa to packer's attention during training; with `always`, any model."""
 
     def __init__(self, *, always: bool) -> None:
         self._always = always
@@ -184,18 +184,18 @@ class PackedAttention(TrainerCallback):
             use(model)
 
     def on_train_begin(self, *_: Any, **parts: Any) -> None:
-        """Switch it again, after a training that has ended."""
+        """Switch the attention again, because an earlier training may have ended."""
         self.on_init_end(**parts)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Give the model its own attention back, for `generate`; trees need packer's in an evaluation, too."""
+        """Restore the model's own attention, for `generate`; not for trees, whose evaluation needs packer's."""
         if self._own is not None and not self._always:
             model, own = self._own
             model.set_attn_implementation(own)
 
 
 def _labels_twice(collate: Callable[[Any], dict[str, Any]], rows: Any) -> dict[str, Any]:
-    """Return the batch of rows, with a second name for its labels."""
+    """Return the batch of rows with a second copy of its labels."""
     batch = collate(rows)
     return {**batch, _OWN_LABELS: batch["labels"]}
 
@@ -203,9 +203,9 @@ def _labels_twice(collate: Callable[[Any], dict[str, Any]], rows: Any) -> dict[s
 class StepLoss(TrainerCallback):
     """The `compute_loss_func` of the Trainer, and a callback that sees the model.
 
-    With this function, the Trainer counts the trained tokens of a step. Most models divide by their number, so they get
-    their labels back, and their own loss is taken, with all that they fuse or add. The others (`accepts_loss_kwargs =
-    False`) would average over each micro-batch: their loss is computed here, from the logits.
+    With this function, the Trainer counts the trained tokens of a step. Most models divide their loss by this number.
+    They get their labels, and compute their own loss, including fused kernels and added terms. The other models
+    (`accepts_loss_kwargs = False`) would average over each micro-batch; their loss is computed here, from the logits.
     """
 
     def __init__(self, trainer: str, *, is_function: bool) -> None:
@@ -214,19 +214,19 @@ class StepLoss(TrainerCallback):
         self._model: Any = None
 
     def __call__(self, outputs: Mapping[str, Any], labels: Tensor, num_items_in_batch: Any) -> Tensor:
-        """Return the part of a micro-batch in the mean over `num_items_in_batch` trained tokens."""
+        """Return the contribution of a micro-batch to the mean over `num_items_in_batch` trained tokens."""
         if outputs.get("loss") is not None:
             return cast("Tensor", outputs["loss"])
         logits = outputs["logits"].float()
         labels, items = labels.to(logits.device), num_items_in_batch.to(logits.device).clamp(min=1)
         loss = (causal_lm_loss if _shifts_labels(self._model) else masked_lm_loss)(logits, labels, num_items=items)
-        if outputs.get("aux_loss") is not None:  # a mean over the micro-batch: weigh it by its share of the step
+        if outputs.get("aux_loss") is not None:  # a mean over the micro-batch: weight it by its share of the step
             coefficient = self._model.config.get_text_config().router_aux_loss_coef
             loss = loss + coefficient * outputs["aux_loss"].to(loss.device) * (labels != NO_LOSS).sum() / items
         return loss
 
     def on_init_end(self, args: TrainingArguments, *_: Any, **parts: Any) -> None:
-        """Give the model its labels if it needs them; refuse it if its loss would be another."""
+        """Give the model its labels if it needs them. Refuses a model whose loss would differ."""
         model = self._model = _without_adapter(parts["model"])
         name, steps, smoothing = type(model).__name__, args.gradient_accumulation_steps, args.label_smoothing_factor
         copies = smoothing and _shifts_labels(model) and name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
@@ -248,7 +248,7 @@ class StepLoss(TrainerCallback):
 
 
 def _without_adapter(model: Any) -> Any:
-    """Return the model inside that of PEFT."""
+    """Return the model inside a PEFT model."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -257,13 +257,13 @@ def _shifts_labels(model: Any) -> bool:
 
 
 def _divides_by_items(model: Any) -> bool:
-    """Return whether the Trainer passes num_items_in_batch to a model, as it decides that."""
+    """Return whether the Trainer passes num_items_in_batch to a model, decided as the Trainer does."""
     kinds = {each.kind for each in inspect.signature(model.forward).parameters.values()}
     return bool(getattr(model, "accepts_loss_kwargs", inspect.Parameter.VAR_KEYWORD in kinds))
 
 
 def _give_labels(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Before a forward pass, give its labels to a model that divides by num_items_in_batch."""
+    """Before a forward pass, give the labels to a model that divides by num_items_in_batch."""
     labels = kwargs.pop(_OWN_LABELS, None)
     if labels is not None and _divides_by_items(_without_adapter(module)):
         kwargs["labels"] = labels

@@ -3,7 +3,7 @@
     torchrun train.py ... --dataset._CLASS_=packer.trainers.olmo_core.Packed --dataset.packed=dataset-packed-4096
 
 `packed` is a path, a list of paths, or paths with weights. Each row is an instance with the lengths of its documents,
-which OLMo-core otherwise finds by EOS. Its attention raises an error if it cannot use them.
+which OLMo-core otherwise finds by EOS. OLMo-core's attention raises an error if it cannot use these lengths.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from packer.trainers.guard import PackedPaths, labels_as_mask, open_rows
 class PackedInstances(NumpyFSLDatasetBase):
     """Rows as instances for OLMo-core's own data loader, which shuffles and divides them.
 
-    `input_ids`, int64, shape (L,); `label_mask`, bool, shape (L,), whether a token is trained; and `doc_lens`, int32,
-    the places of each document, the last of which may be padding.
+    input_ids: int64, shape (L,). label_mask: bool, shape (L,), whether a token is trained. doc_lens: int32, the places
+    of each document; the last one may be padding.
     """
 
     def __init__(self, packed: PackedPaths, sequence_length: int, **tokenizer: int) -> None:
@@ -35,10 +35,10 @@ class PackedInstances(NumpyFSLDatasetBase):
         super().__init__(str(packed), sequence_length=sequence_length, **tokenizer)
 
     def prepare(self) -> None:
-        """Check how the job is parallel, which it is when OLMo-core prepares the data of its loader.
+        """Check the parallelism of the job, which is known when OLMo-core prepares the data of its loader.
 
         Raises:
-            PackerError: processes divide the tokens of a row.
+            PackerError: several processes share the tokens of a row.
         """
         mesh = get_world_mesh()
         if mesh is not None and MeshDimName.cp in (mesh.mesh_dim_names or ()):
@@ -49,7 +49,7 @@ class PackedInstances(NumpyFSLDatasetBase):
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the rows, which OLMo-core compares with that of a checkpoint."""
+        """Fingerprint of the rows, which OLMo-core compares with the fingerprint in a checkpoint."""
         return self._rows.fingerprint
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class PackedInstances(NumpyFSLDatasetBase):
 
 @dataclass(kw_only=True)
 class Packed(NumpyFSLDatasetConfig):
-    """Configuration of packed rows, which take the place of a script's own files and mixes."""
+    """Configuration of packed rows, which replace a script's own files and mixtures."""
 
     packed: Any = None
     """Path of the packed dataset, a list of paths, or paths with weights."""

@@ -22,11 +22,11 @@ from packer.loader.batch_sampler import BatchSampler
 from packer.trainers.guard import open_rows
 
 _Missing = type("Missing", (), {"Config": object})
-"""Stands for classes that the installed version lacks; the module can be imported without torchtitan, too."""
+"""Stands for classes that the installed version lacks, so that this module can be imported even without torchtitan."""
 
 try:
     from torchtitan.components.dataloader import ParallelAwareDataloader
-except ImportError:  # Grain has taken its place in August 2026
+except ImportError:  # removed in August 2026, in favor of Grain
     ParallelAwareDataloader = _Missing
 try:
     from torchtitan.components.data import (
@@ -46,7 +46,7 @@ except ImportError:  # version 0.3 or earlier
 
 
 class PackedDataLoader(ParallelAwareDataloader):
-    """Batches of packed rows, epoch after epoch, which resume with torchtitan's checkpoint."""
+    """Batches of packed rows, epoch after epoch. They resume with torchtitan's checkpoint."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(ParallelAwareDataloader.Config):
@@ -78,7 +78,7 @@ class PackedDataLoader(ParallelAwareDataloader):
             rank=dp_rank,
             world_size=dp_world_size,
             seed=config.seed,
-            drop_last=True,  # batches of one shape
+            drop_last=True,  # all batches have the same shape
         )
         super().__init__(
             dataset,
@@ -94,7 +94,7 @@ class PackedDataLoader(ParallelAwareDataloader):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches without end; the sampler shuffles each epoch differently."""
+        """Yield batches without end. The sampler shuffles each epoch differently."""
         while True:
             yield from super().__iter__()
 
@@ -120,11 +120,11 @@ class RowSource(Configurable, RandomAccessDataSource):
 
 
 class RowToTextSequence(SampleProcessor):
-    """Tokens, shifted labels and positions of a row; and the padding mask, if torchtitan takes one (September 2026)."""
+    """Tokens, shifted labels and positions of a row, and the padding mask if torchtitan takes one (September 2026)."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(SampleProcessor.Config):
-        """Nothing to configure."""
+        """An empty configuration."""
 
     def __init__(self, config: Config, *, context: DatasetBuildContext) -> None:
         self._context = context
@@ -132,7 +132,7 @@ class RowToTextSequence(SampleProcessor):
         self._collate = TorchtitanBatch(padding_mask=has_mask, tensors="numpy")
 
     def __call__(self, row: dict[str, Any], rng: object) -> TextSequence:
-        """Return a row; nothing is drawn."""
+        """Return a row; `rng` is not used."""
         tokens, batch_tokens = len(row["input_ids"]), self._context.num_tokens_per_batch
         if batch_tokens % tokens:
             raise PackerError(
@@ -145,9 +145,9 @@ class RowToTextSequence(SampleProcessor):
 
 
 def grain_loader() -> GrainDataLoader.Config:
-    """Return the configuration of a loader of packed rows through Grain.
+    """Return the configuration of a loader that reads packed rows through Grain.
 
-    A batch is as many rows as fit in its tokens, laid end to end.
+    A batch joins as many rows as fit into its tokens.
     """
     rows = SingleDatasetConfig(source=RowSource.Config(), processor=RowToTextSequence.Config())
     return GrainDataLoader.Config(dataset=ConcatThenSplitPackingConfig(dataset=rows))
@@ -172,7 +172,7 @@ def __getattr__(name: str) -> Callable[[], Any]:
 
 
 def _packed(make: Callable[[], Any]) -> Any:
-    """Return a configuration whose attention finds documents by their positions, with packed rows as its data."""
+    """Return a configuration with packed rows as its data, whose attention finds documents by their positions."""
     config = make()
     for layer in config.model_spec.model.layers:
         inner = getattr(getattr(layer, "attention", None), "inner_attention", None)

@@ -31,7 +31,7 @@ _ULYSSES_RULES = dict.fromkeys(
     ("model.override_config.attn_implementation", "engine.attn_implementation"),
     (("flash_attention_2", "flash_attention_3"), "each process would attend to its own part of a row only"),
 )
-"""Rules of sequence parallelism, for which verl changes FlashAttention, its default, and no other."""
+"""Rules for sequence parallelism. verl adapts only FlashAttention, its default, to it."""
 
 
 class PackedRows(Dataset[dict[str, torch.Tensor]]):
@@ -39,7 +39,7 @@ class PackedRows(Dataset[dict[str, torch.Tensor]]):
 
     Args:
         parquet_files: packed dataset: a path, a list of paths, or paths with weights.
-        config: verl's configuration of data, whose parent has the settings that are checked.
+        config: verl's data configuration, whose parent has the settings that are checked.
         max_samples: number of rows to use, -1 for all.
 
     Raises:
