@@ -72,24 +72,24 @@ def _mirrored(path: RemotePath, etag: str) -> Mirror:
 @lru_cache(maxsize=1 << 16)
 def _with_headers(path: RemotePath, etag: str) -> tuple[Mirror, int, bool]:
     mirror = _mirrored(path, etag)
-    return mirror, *fetch_headers(mirror)
+    return mirror, *_fetch_headers(mirror)
 
 
-def is_ipc_file(buffer: pa.Buffer) -> bool:
+def _is_ipc_file(buffer: pa.Buffer) -> bool:
     """Whether a buffer holds an IPC file rather than a stream."""
     return bytes(buffer.slice(0, len(MAGIC))) == MAGIC
 
 
 def schema_of(buffer: pa.Buffer) -> pa.Schema:
-    """Return the schema of a mapped stream or file, with types as in `with_storage`."""
-    schema = pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
+    """Return the schema of a mapped stream or file, with types as in `_with_storage`."""
+    schema = pa.ipc.open_file(buffer).schema if _is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
     for number, field in enumerate(schema):
         if isinstance(field.type, pa.BaseExtensionType) and not is_json(field.type):
             schema = schema.set(number, field.with_type(field.type.storage_type))
     return schema
 
 
-def with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a record batch with the storage of columns of extension types but JSON; nothing is copied.
 
     pyarrow reads such a column as its storage until a library, such as `datasets` for `Array2D`, declares the type, so
@@ -159,11 +159,11 @@ class MappedFile:
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Decode batches and yield the named columns of each."""
         with reading(self.state.name):
-            for batch in map(with_storage, self._decode(numbers)):
+            for batch in map(_with_storage, self._decode(numbers)):
                 yield [batch.column(name) for name in names]
 
     def _decode(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        if is_ipc_file(self.owner):
+        if _is_ipc_file(self.owner):
             file = pa.ipc.open_file(self.owner)
             for number in numbers:
                 yield file.get_batch(int(self.places[number]))
@@ -236,7 +236,7 @@ def _moved(addresses: Addresses, distance: int) -> Addresses:
     return addresses._replace(offsets=offsets, values=addresses.values + by)
 
 
-def fetch_headers(mirror: Mirror) -> tuple[int, bool]:
+def _fetch_headers(mirror: Mirror) -> tuple[int, bool]:
     """Fetch the headers of all messages, the dictionaries and the footer of an object.
 
     Return the number of rows, and whether a record batch is compressed. If the object is damaged, this stops there;
@@ -417,7 +417,7 @@ class ArrowReader(Reader):
                 _, rows, whole = with_headers(path)
             else:
                 buffer = map_file(path)
-                for batch, _, _ in placed_batches(buffer, self.file.name, ()):
+                for batch, _, _ in _placed_batches(buffer, self.file.name, ()):
                     rows += len(batch)
                     whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
         return replace(self, rows=rows, whole=whole)
@@ -473,7 +473,7 @@ class ArrowReader(Reader):
             return
         with reading(self.file.name):
             buffer = map_whole(self.path)
-        for batch, _, _ in placed_batches(buffer, self.file.name, columns, columns if self.whole else None):
+        for batch, _, _ in _placed_batches(buffer, self.file.name, columns, columns if self.whole else None):
             yield batch.select(columns)
 
     def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -512,7 +512,7 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
     builders = {name: ColumnBuilder() for name in wanted[: 1 + has_labels]}
     lengths, places = array("q"), array("q")
     in_sequence, lies_inside = False, True
-    for batch, place, dictionaries_changed in placed_batches(buffer, file.name, wanted):
+    for batch, place, dictionaries_changed in _placed_batches(buffer, file.name, wanted):
         if not len(batch):
             continue
         for name in wanted if lies_inside else ():
@@ -542,7 +542,7 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
 def _fetch_structure(mirror: Mirror, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
     """Fetch the columns of an object, without the values of the columns `but_values_of`."""
     starts, lengths = array("q"), array("q")
-    for batch, _, _ in placed_batches(mirror.buffer, name, ()):
+    for batch, _, _ in _placed_batches(mirror.buffer, name, ()):
         for column in columns:
             parts = batch.column(column).buffers()
             for part in parts[: -1 if column in but_values_of else None]:
@@ -552,7 +552,7 @@ def _fetch_structure(mirror: Mirror, name: str, columns: Sequence[str], *, but_v
     mirror.fetch(np.array(starts, np.int64), np.array(lengths, np.int64))
 
 
-def placed_batches(
+def _placed_batches(
     buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
 ) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
     """Yield the record batches of a mapped stream or file, and check that it is complete.
@@ -565,14 +565,14 @@ def placed_batches(
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
     with reading(name):
-        if is_ipc_file(buffer):
+        if _is_ipc_file(buffer):
             file = pa.ipc.open_file(buffer, options=options)
             numbers = range(file.num_record_batches)
             every: Iterator[tuple[pa.RecordBatch, int, bool]] = ((file.get_batch(at), at, False) for at in numbers)
         else:
             every = _batches_of_stream(buffer, name, options)
         for stored, place, dictionaries_changed in every:
-            batch = with_storage(stored)
+            batch = _with_storage(stored)
             batch.select([column for column in columns if column in batch.schema.names]).validate()
             yield batch, place, dictionaries_changed
 

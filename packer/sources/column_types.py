@@ -135,7 +135,7 @@ def as_plain(array: pa.Array) -> pa.Array:
     return as_plain(pc.run_end_decode(array)) if pa.types.is_run_end_encoded(array.type) else array.cast(kind)
 
 
-def can_be_kept(kind: pa.DataType) -> bool:
+def _can_be_kept(kind: pa.DataType) -> bool:
     """Whether values of a type can be taken, joined and nulled, which excludes unions and list views."""
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or has_type(kind, pa.types.is_union):
         return False
@@ -176,7 +176,7 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def holds_numbers(kind: pa.DataType, column: str) -> bool:
+def _holds_numbers(kind: pa.DataType, column: str) -> bool:
     """Whether a type is a list of numbers, or a list of such lists. Nulls count: a later file may give their type.
 
     A mask has no lists of lists.
@@ -257,9 +257,9 @@ def require_lists(array: pa.Array, column: str) -> pa.Array:
     """Return values from JSON, as null lists if all are null. Raises a DocumentError if one is no list of numbers."""
     if pa.types.is_null(array.type):
         return array.cast(pa.list_(pa.null()))
-    if holds_numbers(array.type, column):
+    if _holds_numbers(array.type, column):
         return array
-    row = next(row for row, value in enumerate(array) if value.is_valid and not holds_numbers(_type_of(value), column))
+    row = next(row for row, value in enumerate(array) if value.is_valid and not _holds_numbers(_type_of(value), column))
     expected = "where a list of numbers is expected, one for each token"
     raise DocumentError(row, f"'{column}' holds {shown(array[row].as_py())} {expected}", reason="invalid_value")
 
@@ -343,10 +343,10 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
         )
     for column in columns.extra:
         found = schema.field(column).type
-        if column in columns.per_token and not (holds_numbers(plain_type(found), column) or pa.types.is_null(found)):
+        if column in columns.per_token and not (_holds_numbers(plain_type(found), column) or pa.types.is_null(found)):
             raise SourceError(f"{name}: column '{column}' holds {found}; expected lists of numbers, one for each token")
         if column not in columns.per_token:
-            check_kept(found, column, name)
+            _check_kept(found, column, name)
     for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
         found = schema.field(column).type
         if not is_list(found) or not pa.types.is_integer(found.value_type):
@@ -358,9 +358,9 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     return has_labels
 
 
-def check_kept(kind: pa.DataType, column: str, name: str) -> None:
+def _check_kept(kind: pa.DataType, column: str, name: str) -> None:
     """Raise a `SourceError` if a column with one value per document has a type that cannot be kept, such as a union."""
-    if not holds_json(kind) and not can_be_kept(kind):  # the types of JSON's values are known when all are read
+    if not holds_json(kind) and not _can_be_kept(kind):  # the types of JSON's values are known when all are read
         raise SourceError(
             f"{name}: column '{column}' holds {kind}, which is not supported; "
             "save it as strings, numbers, lists or structs"
@@ -394,7 +394,7 @@ def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:
     """Raise an error unless a file has each column to keep exactly once, in a type that can be kept."""
     for column in columns:
         _require_one(schema, column, name)
-        check_kept(schema.field(column).type, column, name)
+        _check_kept(schema.field(column).type, column, name)
 
 
 def _require_one(schema: pa.Schema, column: str, name: str) -> None:

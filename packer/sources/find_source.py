@@ -183,7 +183,7 @@ def _refuse_foreign_above(paths: Iterable[str | Path]) -> None:
                 names = {child.name for child in folder.iterdir()}
             except OSError:
                 break
-            refuse_foreign(folder, names)
+            _refuse_foreign(folder, names)
 
 
 def _find_files(source: str | Path, split: str | None) -> Found | None:
@@ -346,7 +346,7 @@ def _tree(root: AnyPath) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
         seen.add(key)
         with reading(str(folder)):
             inside = sorted(folder.iterdir(), key=_name_bytes)
-            refuse_foreign(folder, {child.name for child in inside})
+            _refuse_foreign(folder, {child.name for child in inside})
             children = [child for child in inside if not child.name.startswith(".")]
             for child in children:
                 if child.is_dir():
@@ -453,7 +453,7 @@ FOREIGN = tuple(Foreign(*each) for each in (
 """All kinds; the first that fits is named."""
 
 
-def refuse_foreign(folder: AnyPath, names: Collection[str]) -> None:
+def _refuse_foreign(folder: AnyPath, names: Collection[str]) -> None:
     """Raise a PackerError for a folder of another tool, by the names of all that is in it."""
     for kind in FOREIGN:
         for first, _, inside in (mark.partition("/") for mark in kind.marks):

@@ -145,7 +145,7 @@ def format_by_name(name: str) -> InputFormat | None:
     return next((each for each in FORMATS.values() if name.endswith(each.all_endings)), None)
 
 
-def format_of(path: AnyPath, name: str) -> InputFormat:
+def _format_of(path: AnyPath, name: str) -> InputFormat:
     """Return the format of a file.
 
     The first bytes decide. The name decides for formats without characteristic first bytes, and for files that begin
@@ -244,7 +244,7 @@ def open_readers(found: Found) -> list[Reader]:
         return [ArrowReader.of_table(found.table, found.name)]
 
     def opened(file: SourceFile) -> Reader:
-        kind = FORMATS["arrow"] if found.saved else format_of(file.stored, file.name)
+        kind = FORMATS["arrow"] if found.saved else _format_of(file.stored, file.name)
         return kind.reader_class.open(file)
 
     return found.each(opened, found.files)

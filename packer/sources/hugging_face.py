@@ -46,7 +46,7 @@ def find_saved(folder: AnyPath, split: str | None) -> Found:
         if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits):
             raise SourceError(f"{folder / SPLITS}: no list of 'splits'; save the dataset again")
         _require_plain(folder / SPLITS, splits)
-        inside = f"{choose_split(str(folder), splits, split)}/"
+        inside = f"{_choose_split(str(folder), splits, split)}/"
     state = _read_json(folder / inside / STATE)
     if not inside and split is not None and split != state.get("_split"):
         raise no_splits(f"{folder} is a single dataset", split)
@@ -74,7 +74,7 @@ def is_dataset(source: object) -> bool:
 def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
     """Find the Arrow table of a `datasets` object. Rows that `shuffle` or `filter` chose are written first by it."""
     if isinstance(dataset, dict):
-        chosen = choose_split(name, list(dataset), split)
+        chosen = _choose_split(name, list(dataset), split)
         return find_table(dataset[chosen], None, f"{name}/{chosen}")
     if split is not None and split != str(dataset.split):
         raise no_splits(f"{name} is a single dataset", split)
@@ -122,11 +122,11 @@ def find_on_hub(source: str, split: str | None) -> Found:
     try:
         return find_table(builder.as_dataset(split), None, name)
     except ValueError:
-        choose_split(name, list(builder.info.splits), split)
+        _choose_split(name, list(builder.info.splits), split)
         raise
 
 
-def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
+def _choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
     """Return the requested split, or the only one. Raises an OtherSourceError if there is no such split."""
     found = ", ".join(splits) or "none"
     if split is None and len(splits) == 1:
@@ -246,14 +246,14 @@ def choose_configuration(folder: str, found: Mapping[str, Configuration], name: 
 def files_of_configuration(name: str, chosen: Configuration, names: Collection[str], split: str | None) -> list[str]:
     """Return the files of a split of a configuration, in its order, from the names of all files in its folder.
 
-    Raises a PackerError if a pattern matches no file, or one that another matches, and for splits as `choose_split`.
+    Raises a PackerError if a pattern matches no file, or one that another matches, and for splits as `_choose_split`.
     """
     before = "".join(f"{part}/" for part in chosen.folder.split("/") if part not in ("", "."))
     patterns = chosen.patterns
     if patterns is None:
         inside = [file.removeprefix(before) for file in _matching(f"{before}**", names)]
         patterns = splits_of(inside) or {"train": inside}
-    split, found = choose_split(name, list(patterns), split), dict[str, None]()
+    split, found = _choose_split(name, list(patterns), split), dict[str, None]()
     for pattern in patterns[split]:
         matching = [] if pattern.startswith("/") else _matching(before + pattern, names)
         if not matching or not found.keys().isdisjoint(matching):
@@ -334,7 +334,7 @@ def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]],
             f"{outside} in no split",
             f"choose that split with --split {only}, or name the files, as in {folder}/*",
         )
-    chosen = choose_split(folder, list(splits), split)
+    chosen = _choose_split(folder, list(splits), split)
     if outside:
         log.info("%d of %d files in %s are in no split by their names, and are left out", outside, files, folder)
     return splits[chosen]

@@ -78,7 +78,7 @@ class JsonFile(Reader):
         if self.is_array or self.path.suffix in CODECS or self.file.bytes <= size:
             return (self,)
         with reading(self.file.name), self.path.open("rb") as file:
-            bounds = {0, self.file.bytes, *(next_line(file, at) for at in range(size, self.file.bytes, size))}
+            bounds = {0, self.file.bytes, *(_next_line(file, at) for at in range(size, self.file.bytes, size))}
         return [
             replace(self, file=replace(self.file, bytes=stop - start), start=start, stop=stop)
             for start, stop in pairwise(sorted(bounds))
@@ -88,27 +88,27 @@ class JsonFile(Reader):
         """Yield blocks of whole lines, with the bytes of the piece read so far."""
         with reading(self.file.name):
             if self.is_array:
-                yield from array_blocks(self.path, self.block)
+                yield from _array_blocks(self.path, self.block)
             else:
-                yield from line_blocks(self.path, self.block, self.start, self.stop)
+                yield from _line_blocks(self.path, self.block, self.start, self.stop)
 
     def records(self, block: bytes, columns: Sequence[str]) -> tuple[BlockRecords, Faults]:
         """Parse every line that is not blank: all at once if they are token lists that pyarrow takes, or one by one."""
         if self.lists is not None:
-            parsed = parse_lines(block, self.lists, self.types, has_labels=self.lists.labels in columns)
+            parsed = _parse_lines(block, self.lists, self.types, has_labels=self.lists.labels in columns)
             if parsed is not None:
                 for name in self.lists.extra:
                     kind = parsed.schema.field(name).type
                     self.types[name] = join(self.types[name], kind) or kind
                 return parsed, {}
-        return read_records(filled_lines(block))
+        return _read_records(_filled_lines(block))
 
     def names_in(self, block: bytes, records: BlockRecords) -> Collection[str]:
         """Return the names of all fields; of token lists that pyarrow parsed, of the first line if it is short."""
         if not isinstance(records, pa.RecordBatch):
             return set[str]().union(*records)
         with contextlib.suppress(DocumentError):  # blank, or with a field twice, which pyarrow takes
-            return read_record(block[: max(block.find(b"\n", 0, _SHORT), 0)])
+            return _read_record(block[: max(block.find(b"\n", 0, _SHORT), 0)])
         return ()
 
     def lines_of(self, block: bytes) -> bytes | None:
@@ -129,11 +129,11 @@ class JsonFile(Reader):
 
     def _has(self, column: str) -> bool:
         """Whether a valid record has a column, up to where an array is damaged."""
-        names = spellings(column)
+        names = _spellings(column)
         with contextlib.suppress(DocumentError):
-            for line in chain.from_iterable(filled_lines(block) for block, _ in self.blocks(())):
+            for line in chain.from_iterable(_filled_lines(block) for block, _ in self.blocks(())):
                 with contextlib.suppress(DocumentError):
-                    if any(name in line for name in names) and column in read_record(line):
+                    if any(name in line for name in names) and column in _read_record(line):
                         return True
         return False
 
@@ -145,7 +145,7 @@ class JsonFile(Reader):
     def line_of(self, row: int) -> str:
         """Return the line of a record, such as "rows.jsonl line 18"; reads the file again."""
         line = lines_before(self.path, self.start)
-        for block, _ in line_blocks(self.path, _BLOCK, self.start, self.stop):
+        for block, _ in _line_blocks(self.path, _BLOCK, self.start, self.stop):
             numbers = filled_line_numbers(block)
             if row < len(numbers):
                 return f"{self.file.name} line {line + numbers[row]}"
@@ -155,13 +155,13 @@ class JsonFile(Reader):
 
 def _open(file: SourceFile, block: int) -> JsonFile:
     with reading(file.name):
-        reader = JsonFile(file=file, is_array=begins_with_array(file.stored), block=block)
+        reader = JsonFile(file=file, is_array=_begins_with_array(file.stored), block=block)
         first: DocumentError | None = None
         try:
             for lines, _ in replace(reader, block=_FIRST).blocks(()):
-                for line in filled_lines(lines):
+                for line in _filled_lines(lines):
                     try:
-                        return replace(reader, fields=read_record(line))
+                        return replace(reader, fields=_read_record(line))
                     except DocumentError as fault:
                         first = first or fault
         except DocumentError as fault:  # the array is damaged
@@ -178,7 +178,7 @@ _EXACT = 2**53  # below it, doubles represent every integer
 _LIST = pa.list_(pa.int32())
 
 
-def parse_lines(
+def _parse_lines(
     block: bytes, columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool
 ) -> pa.RecordBatch | None:
     """Parse a block of whole lines with token lists; columns that a line lacks are null there.
@@ -189,7 +189,7 @@ def parse_lines(
     try:
         _refuse_absent(block, columns)
         parsed = _parse(block, columns, types)
-        _require_lists(parsed, columns, count_lines(block), has_labels=has_labels)
+        _require_lists(parsed, columns, _count_lines(block), has_labels=has_labels)
     except (pa.ArrowException, DocumentError) as error:
         if shortage(error) is not None:  # the lines may be valid
             raise
@@ -205,7 +205,7 @@ def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> 
     the block exactly, the values are read again one by one. Raises an ArrowInvalid, which does not say where, if a line
     is invalid, and a DocumentError if no type holds all values of an extra column.
     """
-    if count_lines(block) < 0:  # checked first, since pyarrow crashes on a line `null`
+    if _count_lines(block) < 0:  # checked first, since pyarrow crashes on a line `null`
         raise pa.ArrowInvalid("a line does not hold an object")
     if not block.isascii():
         try:
@@ -220,7 +220,7 @@ def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> 
         except pa.ArrowInvalid:  # a value may merely be of another type
             pass
     lists = _read(block, columns, {})
-    records = [read_record(line) for line in filled_lines(block)] if columns.extra else []
+    records = [_read_record(line) for line in _filled_lines(block)] if columns.extra else []
     return _infer_extra({name: [record.get(name) for record in records] for name in columns.extra}, columns) | lists
 
 
@@ -261,7 +261,7 @@ def _is_exact(array: pa.Array) -> bool:
     return not pc.any(pc.greater_equal(pc.abs(array), as_scalar(_EXACT, array.type))).as_py()
 
 
-def count_lines(block: bytes) -> int:
+def _count_lines(block: bytes) -> int:
     """Count the lines that are not blank. Returns -1 if a line does not begin with a brace."""
     first = _first_bytes(block)
     if not (first == _BRACE).all():  # blank, indented or invalid lines
@@ -291,8 +291,8 @@ def _require_lists(parsed: Mapping[str, pa.Array], columns: Columns, lines: int,
 def _refuse_absent(block: bytes, columns: Columns) -> None:
     """Raise an ArrowInvalid if a line has a column that says what is trained and is not read, as the first has none."""
     if columns.absent and _pattern(columns.absent).search(block):
-        for line in filled_lines(block):
-            if loss_columns(read_record(line), columns.absent):
+        for line in _filled_lines(block):
+            if loss_columns(_read_record(line), columns.absent):
                 raise pa.ArrowInvalid("a column is not read")
 
 
@@ -315,7 +315,7 @@ _IS_MARK = _STEPS != 0
 _IS_MARK[[_QUOTE, _COMMA]] = True
 
 
-def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
+def _line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole lines, about `size` bytes each, with the bytes of the file read since `start`.
 
     The first line begins at byte `start`, which is 0 for compressed files, and the last one ends before byte `stop`,
@@ -349,14 +349,14 @@ def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = Non
             yield b"".join(parts), file.tell() - start
 
 
-def begins_with_array(path: AnyPath) -> bool:
+def _begins_with_array(path: AnyPath) -> bool:
     """Whether a file begins like a JSON array."""
     with opened(path) as (_, stream):
         start: bytes = stream.read(1 << 12)
     return start.removeprefix(_MARK).lstrip().startswith(b"[")
 
 
-def array_blocks(path: AnyPath, size: int) -> Iterator[tuple[bytes, int]]:
+def _array_blocks(path: AnyPath, size: int) -> Iterator[tuple[bytes, int]]:
     """Yield the elements of a JSON array as blocks of lines, about `size` bytes each, with the bytes of the file read.
 
     A DocumentError is raised after all elements before it if the file does not hold one whole array, or an element has
@@ -435,7 +435,7 @@ def lines_before(path: AnyPath, end: int) -> int:
     return lines
 
 
-def next_line(file: BinaryIO, at: int) -> int:
+def _next_line(file: BinaryIO, at: int) -> int:
     """Return the offset of the first line that begins at byte `at` or later."""
     file.seek(at - 1)
     while block := file.read(1 << 16):
@@ -445,7 +445,7 @@ def next_line(file: BinaryIO, at: int) -> int:
     return file.tell()
 
 
-def filled_lines(block: bytes) -> list[bytes]:
+def _filled_lines(block: bytes) -> list[bytes]:
     """Split a block into the lines that are not blank, without leading whitespace."""
     stripped = block.strip()
     return _BETWEEN.split(stripped) if stripped else []
@@ -456,12 +456,12 @@ def filled_line_numbers(block: bytes) -> list[int]:
     return [number for number, line in enumerate(block.split(b"\n"), start=1) if line.strip()]
 
 
-def spellings(column: str) -> tuple[bytes, bytes]:
+def _spellings(column: str) -> tuple[bytes, bytes]:
     """Return the name of a field as JSON writes it: with escapes for letters beyond ASCII, and as UTF-8."""
     return json.dumps(column).encode(), json.dumps(column, ensure_ascii=False).encode(errors="replace")
 
 
-def read_record(line: bytes) -> dict[str, object]:
+def _read_record(line: bytes) -> dict[str, object]:
     """Parse the object on a line. Raises a DocumentError if there is none."""
     try:
         record = json.loads(line.decode(), object_pairs_hook=_unique_fields)
@@ -477,12 +477,12 @@ def read_record(line: bytes) -> dict[str, object]:
     return record
 
 
-def read_records(lines: Iterable[bytes]) -> tuple[list[dict[str, object]], Faults]:
+def _read_records(lines: Iterable[bytes]) -> tuple[list[dict[str, object]], Faults]:
     """Parse the objects on lines. Returns (records, faults): an invalid line has an empty record and a fault."""
     records, faults = list[dict[str, object]](), Faults()
     for row, line in enumerate(lines):
         try:
-            records.append(read_record(line))
+            records.append(_read_record(line))
         except DocumentError as fault:
             faults[row] = fault.at(row)
             records.append({})

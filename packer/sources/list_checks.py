@@ -317,7 +317,7 @@ def _hole_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     if ATTENTION not in columns.masks:
         return None
     lengths, attended = list_lengths(batch.input_ids), mask_values(batch.extra[ATTENTION])
-    first, last, places = attended_places(attended, lengths)
+    first, last, places = _attended_places(attended, lengths)
     ends, counts = np.cumsum(lengths), last - first
     some = np.flatnonzero(counts)
     spans = places[last[some] - 1] + 1 - places[first[some]]
@@ -345,7 +345,7 @@ def _numbers(lists: pa.Array) -> NDArray[Any]:
     return as_numpy(values)
 
 
-def attended_places(
+def _attended_places(
     attended: NDArray[np.bool_], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return (first, last, places): document i has the tokens places[first[i]:last[i]] that are not padding."""
@@ -373,7 +373,7 @@ def apply_masks(batch: Batch, columns: Columns, *, has_labels: bool) -> Batch:
             labels = pc.if_else(mask, labels, as_scalar(NO_LOSS, labels.type))
     extra = {name: column for name, column in batch.extra.items() if name not in masks}
     if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION])).all():
-        first, last, _ = attended_places(attended, lengths)
+        first, last, _ = _attended_places(attended, lengths)
         lengths, keep = last - first, as_arrow(attended)
         counts = {**counts, STRIPPED: counts.get(STRIPPED, 0) + int(np.count_nonzero(~attended))}
         values = values.filter(keep)

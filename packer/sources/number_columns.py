@@ -88,7 +88,7 @@ def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
         )
     native = as_arrow(np.frombuffer(content, dtype).astype(dtype.newbyteorder("=")))
     try:
-        lengths = whole_numbers(native, ARRAY_COLUMN, in_text=False)
+        lengths = _whole_numbers(native, ARRAY_COLUMN, in_text=False)
     except DocumentError as fault:
         raise SourceError(f"{path.name} row {fault.row}: {fault.message}") from None
     documents = _input(SourceFile.of(path, path.name), [lengths], {})
@@ -105,7 +105,7 @@ def _of_reader(reader: Reader, column: str, columns: Columns) -> Input:
     kept: dict[str, list[pa.Array]] = {name: [] for name in columns.extra}
     try:
         for batch in _batches(reader, wanted):
-            numbers = [whole_numbers(batch[name], name, in_text=in_text) for name in wanted[: 2 if counted else 1]]
+            numbers = [_whole_numbers(batch[name], name, in_text=in_text) for name in wanted[: 2 if counted else 1]]
             documents = int(numbers[-1].sum(dtype=np.int64)) if counted else 0
             if documents > _MOST:
                 raise SourceError(
@@ -155,7 +155,7 @@ def _input(file: SourceFile, lengths: Sequence[NDArray[np.int32]], extra: Mappin
     return open_lists(lists, Columns(_LISTS, "", tuple(extra)), in_place=True, skips=False)
 
 
-def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
+def _whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
     """Return values of a column as numbers, shape (values,); `in_text` if strings of digits are numbers, as in CSV.
 
     A DocumentError for a value that is missing, negative, too large or no whole number has its index.

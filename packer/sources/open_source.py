@@ -49,7 +49,7 @@ def open_packed_source(
     source cannot be opened, or is obviously not the one that was packed.
     """
     listed = one_source(source)
-    options, name = options_with(folder, manifest, tokenizer), str(folder)
+    options, name = _options_with(folder, manifest, tokenizer), str(folder)
     try:
         opened = opener(listed, options)
     except OtherSourceError as error:
@@ -152,7 +152,7 @@ def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
         )
 
 
-def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> ReadOptions:
+def _options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> ReadOptions:
     """Return the options of the pack, with the path or Hub id of the tokenizer.
 
     Raises a PackerError if the tokenizer is not known.

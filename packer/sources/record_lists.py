@@ -65,7 +65,7 @@ def open_records(found: Found, readers: Sequence[Reader], options: ReadOptions) 
         for name in refused(reader.fields or {}):
             raise PackerError(f"{reader.file.name}: {_UNREAD.format(name)}")
         if options.pairs:
-            check_fields_of_pairs(reader)
+            _check_fields_of_pairs(reader)
         else:
             _check_fields(reader, columns)
         reader.require(columns.extra)
@@ -75,7 +75,7 @@ def open_records(found: Found, readers: Sequence[Reader], options: ReadOptions) 
         readers,
         options,
         columns=COLUMNS_OF_PAIRS if options.pairs else columns[:2],
-        decode=partial(_decode, refused, answers_of_pairs if options.pairs else partial(_documents, columns)),
+        decode=partial(_decode, refused, _answers_of_pairs if options.pairs else partial(_documents, columns)),
         empty=Batch(nothing, nothing, 0),
     )
 
@@ -174,7 +174,7 @@ COLUMNS_OF_PAIRS = (*CHOSEN[:2], *REJECTED[:2])
 """Columns of tokens and labels of both sides."""
 
 
-def check_fields_of_pairs(reader: Reader) -> None:
+def _check_fields_of_pairs(reader: Reader) -> None:
     """Raise a PackerError if a file lacks tokens or labels of a side, or they have another type."""
     fields, name = reader.fields, reader.file.name
     if fields is None:
@@ -192,7 +192,7 @@ def check_fields_of_pairs(reader: Reader) -> None:
             )
 
 
-def answers_of_pairs(records: BlockRecords) -> Batch:
+def _answers_of_pairs(records: BlockRecords) -> Batch:
     """Return both answers of each pair in turn: chosen, rejected, chosen, ...
 
     A DocumentError has the number of the first pair that cannot be used, or that has one empty answer.

@@ -1,7 +1,7 @@
 """Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a checkpoint.
 
 00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns
-00003-00000.rejected  rejected documents, if unusable ones are rejected; see `decoded_pieces.RejectedFile`
+00003-00000.rejected  rejected documents, if unusable ones are rejected; see `RejectedFile`
 00003-00000.json      checkpoint of what the stream was made from, and of its hash; written last, so that it marks the
                       stream as complete
 
@@ -104,7 +104,7 @@ def _unify_types(decoding: _Decoding, folder: AnyPath, engine: Engine) -> None:
 
 def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
     """Return the inputs of a source, with decoded streams in place of the inputs that were decoded."""
-    inputs, opened = list(source.inputs), zip(pieces, open_all(pieces), strict=True)
+    inputs, opened = list(source.inputs), zip(pieces, _open_all(pieces), strict=True)
     for number, of_input in groupby(opened, key=lambda pair: pair[0].input_number):
         origin, parts = inputs[number], [part for _, part in of_input]
         inputs[number] = MappedLists(
@@ -128,7 +128,7 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejectio
             of_piece = piece.checkpoint()["rejected"]["lines"]
             before = None if of_piece is None else lines
             path, name = piece.rejected_path, piece.input.file.name
-            parts.append(partial(rejections_in, path, name, first_list=first_list, lines_before=before))
+            parts.append(partial(_rejections_in, path, name, first_list=first_list, lines_before=before))
             for one in parts[-1]():
                 numbers.extend((one.document, REASONS.index(one.reason)))
             first_list += piece.open().rows
@@ -212,7 +212,7 @@ class _Decoding:
         Types are joined in the order of the source, so that they depend on its values alone. Raises a SourceError that
         names the first document that does not fit.
         """
-        opened = open_all(self.pieces)
+        opened = _open_all(self.pieces)
         streams = [
             (piece.input_number, number, part)
             for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True))
@@ -232,7 +232,7 @@ class _Decoding:
             types = {name: schema.field(name).type for name in part.columns.extra}
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
                 checkpoint = piece.checkpoint()
-                with self._naming(number), atomic_write(piece.path) as temporary:
+                with self._naming(number), _atomic_write(piece.path) as temporary:
                     digest = rewrite([piece.path], temporary, joined)
                 # Until then, the stream does not match its checkpoint.
                 piece.write_checkpoint({**checkpoint, "xxh3_128": digest})
@@ -273,7 +273,7 @@ class _Decoding:
             with closing(counted()) as batches, ExitStack() as stack:
                 listing: Iterator[Batch] = batches
                 if source.skips:
-                    temporary = stack.enter_context(atomic_write(piece.rejected_path, sync=self.sync))
+                    temporary = stack.enter_context(_atomic_write(piece.rejected_path, sync=self.sync))
                     rejected = stack.enter_context(closing(RejectedFile(temporary, piece.input.reader.first_row)))
                     listing = rejected.pass_on(batches)
                 has_labels = bool(piece.input.has_labels)
@@ -356,7 +356,7 @@ class Piece:
         `facts` has its hash, "xxh3_128"; of a stream also "counts", the sums of `Batch.counts`, and "rejected", see
         `RejectedFile`.
         """
-        with atomic_write(self.checkpoint_path) as temporary:
+        with _atomic_write(self.checkpoint_path) as temporary:
             temporary.write_bytes(Checkpoint(facts={**facts, "made_from": self.made_from}).to_bytes())
 
     @property
@@ -394,7 +394,7 @@ def write_stream(
     kinds: dict[str, pa.DataType] = {}  # that hold the values of all batches so far
     made = _record_batches(batches, columns, kinds, has_labels=has_labels)
     files: list[Path] = []
-    with atomic_write(path, sync=sync) as temporary:
+    with _atomic_write(path, sync=sync) as temporary:
         try:
             for schema, run in groupby(made, key=attrgetter("schema")):
                 files.append(temporary.with_name(f"{temporary.name}.{len(files)}"))
@@ -492,7 +492,7 @@ class RejectedFile(HashingFile):
             yield batch
 
 
-def rejections_in(path: AnyPath, file: str, *, first_list: int, lines_before: int | None) -> Iterator[RejectedRecord]:
+def _rejections_in(path: AnyPath, file: str, *, first_list: int, lines_before: int | None) -> Iterator[RejectedRecord]:
     """Yield what a `RejectedFile` lists; `document` is the number of a list of the source.
 
     The piece of the file begins after `first_list` lists of the source, and after `lines_before` lines of its file,
@@ -513,7 +513,7 @@ def rejections_in(path: AnyPath, file: str, *, first_list: int, lines_before: in
 
 
 @contextmanager
-def atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
+def _atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to; at the end, the file is put in place, synced if `sync`."""
     store = store_at(path.parent, sync=sync)
     if isinstance(path, Path):
@@ -539,6 +539,6 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     return pieces
 
 
-def open_all(pieces: Sequence[Piece]) -> list[MappedLists]:
+def _open_all(pieces: Sequence[Piece]) -> list[MappedLists]:
     """Map the streams of all pieces, in object storage several at a time."""
     return each_opened_at(pieces[0].path, Piece.open, pieces) if pieces else []

@@ -131,11 +131,11 @@ class DatatroveReader(TokenFile):
             if not ends_path.is_file():
                 raise SourceError(f"{name}: there is no {ends_name}, which says where documents end; put it beside it")
             ends_path = pinned(ends_path)
-            owner = map_index(ends_path)
+            owner = _map_index(ends_path)
         if owner.size % 8:
             raise SourceError(f"{ends_name}: {owner.size:,} bytes, and an end takes 8; it was cut short: copy it again")
         ends = np.frombuffer(owner, "<i8", owner.size // 8)
-        if (at := first_descent(ends)) is not None:
+        if (at := _first_descent(ends)) is not None:
             found = f"document {at:,} ends at token {ends[at]:,}, before its beginning"
             raise SourceError(f"{ends_name}: {found}: copy it again")
         count = int(ends[-1]) if len(ends) else 0
@@ -293,7 +293,7 @@ class IndexedReader(TokenFile):
         with reading(name):
             if not tokens.is_file():
                 raise SourceError(f"{name}: there is no {tokens_name}, which holds its tokens; put it beside it")
-            owner = map_index(path)
+            owner = _map_index(path)
             index = _read(owner, name)
         with reading(tokens_name):
             column = MappedColumn.of(tokens, tokens_name, index.dtype)
@@ -358,7 +358,7 @@ def _check_sequences(index: _Index, name: str) -> None:
 def _groups_sequences(index: _Index, name: str) -> bool:
     """Whether documents are other than the sequences. Raises a SourceError if they are not runs of all sequences."""
     starts, count = index.documents, len(index.lengths)
-    if (at := first_descent(starts)) is not None:
+    if (at := _first_descent(starts)) is not None:
         raise SourceError(
             f"{name}: document {at:,} begins with sequence {starts[at]:,}, before that of the last one; {_REMEDY}"
         )
@@ -419,7 +419,7 @@ class MappedColumn(NamedTuple):
     def of(cls, path: AnyPath, name: str, dtype: np.dtype[Any], skipped: int = 0) -> MappedColumn:
         """Map a file; the values of an object in storage are fetched when they are needed."""
         path = pinned(path)
-        owner = map_values(path)
+        owner = _map_values(path)
         return cls(FileState(path.absolute(), name, owner.size), owner, dtype, skipped)
 
     @property
@@ -430,22 +430,22 @@ class MappedColumn(NamedTuple):
         return pa.Array.from_buffers(kind, count, [None, self.owner.slice(self.skipped)])
 
 
-def map_values(path: AnyPath) -> pa.Buffer:
+def _map_values(path: AnyPath) -> pa.Buffer:
     """Map a file into memory; of an object, nothing is fetched."""
     if not path.stat().st_size:
         return pa.py_buffer(b"")
     return mirrored(path).buffer if isinstance(path, RemotePath) else map_whole(path)
 
 
-def map_index(path: AnyPath) -> pa.Buffer:
+def _map_index(path: AnyPath) -> pa.Buffer:
     """Map a file into memory; an object is fetched, once for all tasks of the process."""
-    buffer = map_values(path)
+    buffer = _map_values(path)
     if isinstance(path, RemotePath) and buffer.size:
         mirrored(path).fetch([0], [buffer.size])
     return buffer
 
 
-def first_descent(values: NDArray[np.int64]) -> int | None:
+def _first_descent(values: NDArray[np.int64]) -> int | None:
     """Return the index of the first value below the one before it, or of a negative first one; None if all ascend."""
     for first in range(0, len(values), _CHECKED):
         before = int(values[first - 1]) if first else 0
@@ -533,11 +533,11 @@ def _map_arrays_again(
     columns = {}
     for name, (state, dtype, skipped) in files.items():
         with reading(state.name):
-            columns[name] = MappedColumn(state, map_values(state.path), dtype, skipped)
+            columns[name] = MappedColumn(state, _map_values(state.path), dtype, skipped)
     if index is None:
         return MappedArrays.of(columns, bounds)
     with reading(index.name):
-        owner = map_index(index.path)
+        owner = _map_index(index.path)
     inner = np.frombuffer(owner, "<i8", max(bounds.lists - 1, 0), place)
     return MappedArrays.of(columns, bounds._replace(inner=inner), (index, owner))
 
