@@ -9,7 +9,7 @@ The modules:
     transformers_hook.py   the interface to transformers, the cases it refuses, and RoPE frequencies per document
     load_model.py          path, Hub id or config file -> a small model with random weights and short windows
 
-Importing this package imports neither torch nor transformers; its functions do when they are first used.
+Importing this package imports neither torch nor transformers; they are imported when its functions are first used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a function when it is first used."""
+    """Import the module of a function when the function is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

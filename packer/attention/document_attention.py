@@ -1,13 +1,13 @@
-"""Attention within the documents of a batch: in segments, and in rows that hold trees.
+"""Attention within the documents of a batch: in segments, and in rows with trees.
 
-Segments run torch's varlen kernel if it is available, otherwise SDPA. In trees, documents that begin alike store their
-common tokens once. A tree is a number of nodes, each a run of tokens that lie one after another in the batch. The nodes
-of a subtree lie together, each after its parent. A token sees itself and the tokens before it in its node and in the
+Segments run torch's varlen kernel if it is available, otherwise SDPA. In trees, documents with the same beginning store
+their common tokens once. A tree consists of nodes, each a run of consecutive tokens in the batch. The nodes of a
+subtree are consecutive, each after its parent. A token attends to itself and to earlier tokens in its node and in the
 nodes above it. An ordinary document is a tree of one node. Example, with the answers b and c to the prompt a:
 
     place           0   1   2   3   4   5   6   7
-    token           a0  a1  b0  b1  b2  c0  c1  d0     d is a document of its own
-    visible_until   7   7   5   5   5   7   7   8      the token is seen by places from its own to this one, exclusive
+    token           a0  a1  b0  b1  b2  c0  c1  d0     d is a separate document
+    visible_until   7   7   5   5   5   7   7   8      tokens from this place on do not attend to the token
     position        0   1   2   3   4   2   3   0
 
 Requires torch only.
@@ -48,33 +48,33 @@ except (ImportError, TypeError):  # before torch 2.10, or while documentation is
 
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 LARGEST_OFFSET = 2
-"""Largest position of the first token of a document: that of RoBERTa."""
+"""Maximum position of a document's first token: RoBERTa starts at 2."""
 
 LARGEST_HEAD = 256
-"""Largest head size that the kernel supports. It requires multiples of 8, to which other sizes are padded."""
+"""Maximum head size that the kernel supports. It requires multiples of 8; other sizes are padded."""
 
 BLOCK = 128
-"""Tokens in a block of the mask of FlexAttention."""
+"""Number of tokens in a block of FlexAttention's mask."""
 
 SMALLEST_HEAD = 16
-"""Smallest head size that FlexAttention supports on a GPU."""
+"""Minimum head size that FlexAttention supports on a GPU."""
 
 ATTENTION_KINDS = frozenset({"attention", "full_attention", "hybrid", "sliding_attention"})
-"""Values of `layer_types` in a config whose layers can be exact: a token depends on the tokens that it sees only."""
+"""Values of `layer_types` for layers that can be exact, because a token depends only on tokens that it attends to."""
 
 MIXERS = re.compile("Mamba|Recurrent|DeltaNet|LinearAttention|LightningAttention|ShortConv|RWKV|LSTM|Indexer")
 """Names of modules that mix or select tokens outside attention."""
 
 
 class Boundaries(NamedTuple):
-    """Segments of a batch whose rows are laid end to end."""
+    """Segments of a batch whose rows are concatenated."""
 
     cu_seqlens: torch.Tensor
-    """int32 `[segments + 1]`: index of each segment's first token, then the number of tokens. Segments of 3, 2 and 4
-    tokens -> [0, 3, 5, 9]."""
+    """int32 `[segments + 1]`: index of each segment's first token, then the number of tokens. Example: segments of 3, 2
+    and 4 tokens -> [0, 3, 5, 9]."""
 
     longest: int
-    """Tokens in the longest segment."""
+    """Number of tokens in the longest segment."""
 
 
 def find_boundaries(
@@ -88,8 +88,8 @@ def find_boundaries(
     """Return the segments of a batch `[rows, row_tokens]`; the layers of a forward pass share one result.
 
     Segments come from `cu_seq_lens`, `[segments + 1]` over all rows, with `max_length` tokens in the longest. Without
-    `cu_seq_lens`, a segment starts where `position_ids`, `[rows, row_tokens]` or `[1, row_tokens]`, do not increase by
-    one, and has to start at the first position, unlike a part of a document.
+    `cu_seq_lens`, a segment starts wherever `position_ids`, `[rows, row_tokens]` or `[1, row_tokens]`, do not increase
+    by one. It must then start at the first position of a document, because a part of a document is refused.
     """
     source = cu_seq_lens if cu_seq_lens is not None else position_ids
     if source is None:
@@ -106,7 +106,7 @@ def find_boundaries(
             starts, longest = cu_seq_lens, max_length
         if longest is None:
             longest = starts.diff().max()
-        # A copy, because the result is kept as long as the tensor, and must not keep it alive.
+        # Copied, because the result is kept as long as the tensor and must not keep the tensor alive.
         found = Boundaries(cu_seqlens=starts.to(device, torch.int32, copy=True), longest=int(longest))
         if not torch.compiler.is_compiling():
             _check(found, rows * row_tokens)
@@ -118,13 +118,14 @@ def find_boundaries(
 
 
 _kept: MutableMapping[torch.Tensor, tuple[int, dict[object, Any]]] = WeakIdKeyDictionary()
-"""Results made from each tensor in use, and its version at that time."""
+"""Results computed from each tensor in use, with the tensor's version at that time."""
 
 
 def kept(tensor: torch.Tensor, key: object, make: Callable[[], Made]) -> Made:
     """Return `make()`, computed once for all layers of a forward pass and its recomputation in the backward pass.
 
-    Compiled code shares results by itself. A tensor in inference mode has no version, so a change would not show.
+    Compiled code shares results by itself. Tensors in inference mode have no version, so changes would go unnoticed;
+    their results are not kept.
     """
     if torch.compiler.is_compiling() or tensor.is_inference():
         return make()
@@ -138,7 +139,7 @@ def kept(tensor: torch.Tensor, key: object, make: Callable[[], Made]) -> Made:
 
 
 def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.Tensor:
-    """Return `[segments + 1]`: where positions do not increase by one, then the end: [[0, 1, 2, 0, 1]] -> [0, 3, 5].
+    """Return `[segments + 1]`: where positions do not increase by one, then the end. [[0, 1, 2, 0, 1]] -> [0, 3, 5].
 
     Every row starts a segment.
     """
@@ -163,7 +164,7 @@ def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.T
 
 
 def _check_compiled(found: Boundaries, tokens: int) -> None:
-    """Check as `_check` does, but in compiled code and without synchronizing; raises torch's RuntimeError."""
+    """Check like `_check`, but in compiled code and without synchronizing. Raises torch's RuntimeError."""
     cu_seqlens = found.cu_seqlens
     lengths = cu_seqlens.diff()
     covers = (cu_seqlens[0] == 0) & (cu_seqlens[-1] == tokens) & (lengths.min() >= 0)
@@ -172,7 +173,7 @@ def _check_compiled(found: Boundaries, tokens: int) -> None:
 
 
 def _check(found: Boundaries, tokens: int) -> None:
-    """Check that the segments cover the batch; done once per batch, because it synchronizes with the device."""
+    """Check that the segments cover the batch. Runs once per batch, because it synchronizes with the device."""
     values = found.cu_seqlens.tolist()
     lengths = [end - start for start, end in pairwise(values)]
     if not lengths or values[0] != 0 or values[-1] != tokens or min(lengths) < 0:
@@ -199,12 +200,12 @@ def segment_attention(
     window: int | None = None,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Compute attention in which each token attends to tokens of its own segment only: `[tokens, heads, value_size]`.
+    """Compute attention in which each token attends only to its own segment: `[tokens, heads, value_size]`.
 
-    Queries are `[tokens, heads, head_size]`, of any floating dtype, and keys and values `[tokens, key_heads, size]`.
+    Queries are `[tokens, heads, head_size]`, of any floating dtype; keys and values are `[tokens, key_heads, size]`.
     Query head h uses key head `h // (heads // key_heads)`. The segments are `Boundaries` on the same device. With a
-    window, tokens attend only to tokens less than this many positions away. The scale of the logits is by default
-    `head_size ** -0.5`. On a GPU, there is a UserWarning if the varlen kernel does not support the tensors.
+    window, tokens attend only to tokens less than this many positions away. The default scale of the logits is
+    `head_size ** -0.5`. On a GPU, a UserWarning is issued if the varlen kernel does not support the tensors.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = None if window is None or window >= longest else window
@@ -217,7 +218,7 @@ def segment_attention(
 
 
 def kernel_obstacle(query: torch.Tensor, value: torch.Tensor, window: int | None) -> str | None:
-    """Return why torch's varlen kernel does not support these tensors, and the remedy; None if it does."""
+    """Return why torch's varlen kernel does not support these tensors, and the remedy; None if it supports them."""
     head_size = max(query.shape[-1], value.shape[-1])
     if query.device.type != "cuda" or torch.version.cuda is None:
         return f"the varlen kernel needs an NVIDIA GPU, but the tensors are on {query.device.type}"
@@ -241,7 +242,7 @@ def kernel_obstacle(query: torch.Tensor, value: torch.Tensor, window: int | None
 def _by_kernel(
     heads: Heads, cu_seqlens: torch.Tensor, longest: int, *, causal: bool, window: int | None, scale: float
 ) -> torch.Tensor:
-    """Compute `segment_attention` by torch's varlen kernel, of torch 2.10 to 2.13."""
+    """Compute `segment_attention` with torch's varlen kernel, of torch 2.10 to 2.13."""
     query, key, value = heads
     value_size = value.shape[-1]
     width = _kernel_width(query, value_size)
@@ -259,7 +260,7 @@ def _by_kernel(
         options["enable_gqa"] = key.shape[1] != query.shape[1]
     else:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
-    # Padding with zeros changes neither the products of queries and keys nor the values, whose padding is cut off.
+    # Padding with zeros does not change the products of queries and keys; the padding of values is cut off below.
     query, key, value = (_pad_heads(tensor, width) for tensor in (query, key, value))
     attended = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
     assert isinstance(attended, torch.Tensor)
@@ -267,7 +268,7 @@ def _by_kernel(
 
 
 def _kernel_width(query: torch.Tensor, value_size: int) -> int:
-    """Return the head size to pad to: a multiple of 8, and one for which the GPU has a backward pass."""
+    """Return the head size to pad to: a multiple of 8 for which the GPU has a backward pass."""
     width = -(-max(query.shape[-1], value_size) // 8) * 8
     if 192 < width <= 224 and query.requires_grad and query.device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(query.device)
@@ -277,7 +278,7 @@ def _kernel_width(query: torch.Tensor, value_size: int) -> int:
 
 
 def _by_sdpa(heads: Heads, cu_seqlens: torch.Tensor, *, causal: bool, window: int | None, scale: float) -> torch.Tensor:
-    """Compute `segment_attention` by SDPA, with one call for all segments of the same length."""
+    """Compute `segment_attention` with SDPA, in one call for all segments of the same length."""
     query, key, value = heads
     lengths = cu_seqlens.diff().tolist()
     key, value = repeat_heads(query, key), repeat_heads(query, value)
@@ -305,7 +306,7 @@ def repeat_heads(query: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pad_heads(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """Pad heads with zeros to a size of `width`; a tensor of that size is not copied."""
+    """Pad heads with zeros to the size `width`. A tensor of that size is not copied."""
     return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))
 
 
@@ -320,9 +321,9 @@ def dense_mask(tree: torch.Tensor, window: int | None = None) -> torch.Tensor:
     """Return the attention mask of a batch of trees, for models with sdpa attention.
 
     Args:
-        tree: int32 `[2, tokens]`, as in batches of format "tree": for each token, the place where it stops being
-            visible, and its position in its document.
-        window: tokens that a token attends to, itself included; None for all that it sees.
+        tree: int32 `[2, tokens]`, as in batches of format "tree": for each token, the place from which on tokens do not
+            attend to it, and its position in its document.
+        window: number of tokens that a token attends to, including itself; None for all visible tokens.
 
     Returns:
         bool `[1, 1, tokens, tokens]`: True where a query (row) attends to a key (column).
@@ -347,7 +348,7 @@ def block_mask(tree: torch.Tensor, window: int | None = None) -> Any:
 
     Args:
         tree: int32 `[2, tokens]`, as for `dense_mask`.
-        window: tokens that a token attends to, itself included; None for all that it sees.
+        window: number of tokens that a token attends to, including itself; None for all visible tokens.
 
     Returns:
         `torch.nn.attention.flex_attention.BlockMask` of shape `(1, 1, tokens, tokens)`.
@@ -375,9 +376,10 @@ def block_mask(tree: torch.Tensor, window: int | None = None) -> Any:
 def _blocks(
     visible_until: torch.Tensor, position: torch.Tensor, end: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two bool tensors `[blocks, blocks]`, by query and key: whether some pair, and every pair, is visible.
+    """Return two bool tensors `[blocks, blocks]`, by query and key: whether any pair, and every pair, is visible.
 
-    `end`, `[tokens]`, is the position before which a token is visible. In a block with padding, never every pair is.
+    `end`, `[tokens]`, is the position before which a token is visible. In a block with padding, not every pair is
+    visible.
     """
     tokens = len(position)
     blocks = -(-tokens // BLOCK)
@@ -386,7 +388,7 @@ def _blocks(
     padding = blocks * BLOCK - tokens
     seen_until = torch.nn.functional.pad(visible_until, (0, padding)).view(blocks, BLOCK)
     positions, ends = (
-        torch.cat([each, each[-1:].expand(padding)]).view(blocks, BLOCK)  # padded with a value that is there
+        torch.cat([each, each[-1:].expand(padding)]).view(blocks, BLOCK)  # padded with the last value
         for each in (position, end)
     )
     some = (
@@ -397,7 +399,7 @@ def _blocks(
 
 
 def _listed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return int32 `[1, 1, blocks]` and `[1, 1, blocks, blocks]`: numbers of True blocks; blocks, True ones first."""
+    """Return int32 `[1, 1, blocks]`: number of True blocks; and `[1, 1, blocks, blocks]`: blocks, True ones first."""
     indices = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[None, None], indices.int()[None, None].contiguous()
 
@@ -410,10 +412,10 @@ def tree_attention(
     window: int | None = None,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Compute attention in a batch of trees: by FlexAttention on a GPU, elsewhere by SDPA with a dense mask.
+    """Compute attention in a batch of trees: with FlexAttention on a GPU, otherwise with SDPA and a dense mask.
 
-    Takes the tensors, window and scale of `segment_attention`, and warns as it does. Makes the masks of a tree once and
-    keeps them as long as the tree exists. Raises PackerError if `tree` is not the tree of the batch.
+    Takes the tensors, window and scale of `segment_attention`, and warns in the same cases. The masks of a tree are
+    computed once and kept as long as the tree exists. Raises PackerError if `tree` is not the tree of the batch.
     """
     obstacle, device = flex_obstacle(query, value), query.device
     make: Callable[[torch.Tensor, int | None], Any] = dense_mask if obstacle else block_mask
@@ -429,14 +431,14 @@ def tree_attention(
     else:
         from torch.nn.attention.flex_attention import flex_attention
 
-        # Within a model that is compiled, it is compiled with the model.
+        # In a compiled model, FlexAttention is compiled with the model.
         attend: Any = flex_attention if torch.compiler.is_compiling() else _compiled()
         attended = attend(query, key, value, block_mask=mask, scale=scale, enable_gqa=is_grouped)
     return attended[0].transpose(0, 1)
 
 
 def flex_obstacle(query: torch.Tensor, value: torch.Tensor) -> str | None:
-    """Return why FlexAttention does not support these tensors, and the remedy; None if it does."""
+    """Return why FlexAttention does not support these tensors, and the remedy; None if it supports them."""
     head_size = min(query.shape[-1], value.shape[-1])
     if query.device.type != "cuda":
         return f"FlexAttention trains on a GPU only, but the tensors are on {query.device.type}"
@@ -455,9 +457,9 @@ def _compiled() -> Callable[..., torch.Tensor]:
 
 
 def check_tree(tree: torch.Tensor, tokens: int) -> None:
-    """Raise PackerError unless a tensor may be the tree of a batch of so many tokens.
+    """Raise PackerError unless `tree` may be the tree of a batch of `tokens` tokens.
 
-    Its values are checked once per batch, because that synchronizes with the device.
+    Its values are checked once per batch, because checking synchronizes with the device.
     """
     if tree.ndim != 2 or tree.shape != (2, tokens) or tree.is_floating_point():
         raise PackerError(
@@ -483,12 +485,12 @@ def _check_values(tree: torch.Tensor) -> None:
 
 
 def longest_path(tree: torch.Tensor) -> int:
-    """Return the number of tokens in the longest document; while a model is compiled, in the whole batch."""
+    """Return the number of tokens in the longest document, or in the whole batch while a model is being compiled."""
     return tree.shape[1] if torch.compiler.is_compiling() else kept(tree, "longest", lambda: int(tree[1].max()) + 1)
 
 
 def tree_obstacle(model: Any) -> str | None:
-    """Return why trees cannot be exact in a model of transformers, in one line; None if no reason is found."""
+    """Return why trees cannot be exact in a model of transformers, as one line; None if no reason is found."""
     config = model.config.get_text_config()
     for name in ("layer_types", "layers_block_type", "block_types"):
         other = sorted(set(map(str, getattr(config, name, None) or ())) - ATTENTION_KINDS)

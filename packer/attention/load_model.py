@@ -1,9 +1,9 @@
-"""Small models with random weights, made from a config in a folder, a file or on the Hub, to probe in seconds.
+"""Small models with random weights, created from a config (folder, file or Hub id), for probes that take seconds.
 
 Whether documents leak depends on a model's code and config, not on its weights, which are never read. Models are made
 smaller (repeated layers, width, experts, vocabulary), and windows, chunks and other thresholds are shortened, so that
-they affect short documents. A threshold that could not be reduced limits the lengths that a verdict covers, and so does
-a field with a name like a threshold that is not known.
+they affect short documents. If a threshold cannot be reduced, the verdict covers only shorter documents. The same
+applies to an unknown field whose name looks like a threshold.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from packer.errors import PackerError, hub_is_unreachable
 from packer.stores.paths import expanded
 
 Factory: TypeAlias = Callable[..., PreTrainedModel]
-"""Function of transformers that makes a model with random weights from a config."""
+"""Function of transformers that creates a model with random weights from a config."""
 
 LAYERS = ("depth", "num_hidden_layers", "num_global_layers")
-"""Config fields that hold a number of layers of an image encoder."""
+"""Config fields with the number of layers of an image encoder."""
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Config fields that hold a number of experts."""
+"""Config fields with the number of experts."""
 
 LARGEST = 4_000_000_000
-"""Largest number of parameters of a model: 16 GB in float32, and as much again for gradients."""
+"""Maximum number of parameters of a model: 16 GB in float32, and as much again for gradients."""
 
 _TIMEOUT = 10  # seconds within which the Hub must answer
 
 SHORT = 8
-"""Tokens per window and chunk in probed models: fewer than most documents of the probe have."""
+"""Tokens per window and chunk in probed models; most documents of the probe have more."""
 
 THRESHOLDS = {
     "attention_chunk_size": SHORT,
@@ -78,23 +78,23 @@ THRESHOLDS = {
     "sliding_window_size": SHORT,
     "window_size": SHORT,
 }
-"""Names of known thresholds, with the largest value of each in a probed model."""
+"""Names of known thresholds, with the maximum value of each in a probed model."""
 
 POSITIONS = ("max_position_embeddings", "original_max_position_embeddings")
-"""Fields that are thresholds for some types of RoPE only."""
+"""Fields that are thresholds only for some types of RoPE."""
 
 HARMLESS = {
-    # longest sequence with positions: beyond it the model raises an error, or nothing changes
+    # longest sequence with positions: beyond it, the model raises an error or nothing changes
     *("context_length", "max_position_embeddings", "max_seq_len", "model_max_length", "n_ctx", "n_positions"),
     *("original_max_position_embeddings", "prompt_length", "tpu_short_seq_length"),
-    # numbers of blocks, chunks and buckets: if their size matters, it has a field of its own
+    # numbers of blocks, chunks and buckets: if their size matters, it has its own field
     *("block_per_row", "block_repeats", "block_sizes", "index_local_blocks", "initial_prior_diagonal_n_blocks"),
     *("initial_prior_first_n_blocks", "local_num_chunks_after", "local_num_chunks_before", "lsh_num_chunks_after"),
     *("lsh_num_chunks_before", "max_relative_positions", "num_buckets", "num_landmarks", "num_random_blocks"),
     *("position_bias_num_buckets", "relative_attention_num_buckets", "segment_means_seq_len", "segment_types"),
-    # sizes of the pieces in which the same result is computed
+    # sizes of parts in which the same result is computed
     *("chunk_size", "chunk_size_feed_forward", "chunk_size_lm_head", "mamba_chunk_size", "max_inference_chunksize"),
-    # memory of earlier batches, which is not used in training
+    # memory of earlier batches, unused in training
     *("clamp_len", "mem_len", "reuse_len"),
     # layers, experts, widths and tokens
     *("block_ffn_dim_multiplier", "block_multiple_of", "centroid_intermediate_top_k", "chroma_length"),
@@ -128,23 +128,23 @@ def one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmallModel:
-    """A model to probe, and how many of its layers were kept."""
+    """A model to probe, and its number of layers before and after reduction."""
 
     model: PreTrainedModel
-    """The model: in bfloat16 on the GPU, or in float32 on the CPU if there is none."""
+    """The model: in bfloat16 on the GPU, or in float32 on the CPU without a GPU."""
 
     layers: int
-    """Layers of the small model."""
+    """Number of layers of the small model."""
 
     all_layers: int
-    """Layers in the original config."""
+    """Number of layers in the original config."""
 
 
 @seeded()
 def load_small_model(name: str) -> SmallModel:
-    """Create a small model of the architecture that a config describes: in a folder, in a file, or of a Hub id.
+    """Create a small model of the architecture in a config: a folder, a file, or a Hub id.
 
-    A config that is missing, not supported by transformers, or not of a language model is a PackerError.
+    Raises PackerError if the config is missing, not supported by transformers, or not for a language model.
     """
     config = language_config(expanded(name))
     factory = _factory(config)
@@ -163,7 +163,7 @@ def load_small_model(name: str) -> SmallModel:
                 model(input_ids=torch.ones((1, 3), dtype=torch.long, device=model.device), **without_cache)
         except PackerError:
             raise
-        except Exception as error:  # sizes that do not fit each other: the next attempt reduces less
+        except Exception as error:  # the reduced sizes do not fit together: the next attempt reduces less
             failure = f"{type(error).__name__}: {one_line(error)}"
             continue
         return SmallModel(model=model, layers=len(kept), all_layers=config.get_text_config().num_hidden_layers)
@@ -174,9 +174,10 @@ def load_small_model(name: str) -> SmallModel:
 
 
 def language_config(name: str) -> PretrainedConfig:
-    """Return the config of a folder, file or Hub id; for a model of several parts, the config of its language model.
+    """Return the config of a folder, file or Hub id; for a multi-part model, the config of its language model.
 
-    If transformers has a class for the whole model only (Qwen2-VL), the whole config, with one layer in other parts.
+    If transformers has a class only for the whole model (Qwen2-VL), return the whole config, with one layer in other
+    parts.
     """
     path = Path(name)
     if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
@@ -190,7 +191,7 @@ def language_config(name: str) -> PretrainedConfig:
                 f"{name} is not a local path, and the Hugging Face Hub cannot be reached: download its config.json "
                 "where there is a network, and give the folder"
             ) from error
-        if type(error).__name__ == "HFValidationError":  # whose message is about names of repositories
+        if type(error).__name__ == "HFValidationError":  # its message is about names of repositories
             raise PackerError(f"{name} is no file, no folder, and no Hub id like org/name: check the path") from error
         raise PackerError(
             f"{name}: transformers {transformers.__version__} finds no model config there "
@@ -208,7 +209,7 @@ def language_config(name: str) -> PretrainedConfig:
 
 
 def _ask_hub(name: str) -> None:
-    """Ask the Hub for a model that is not here: transformers alone would retry for half a minute, and say so."""
+    """Ask the Hub for a model that is not local. Otherwise, transformers would retry and log for half a minute."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
     if not (Path(name).exists() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(name, "config.json")):
@@ -216,7 +217,7 @@ def _ask_hub(name: str) -> None:
 
 
 def _factory(config: PretrainedConfig) -> Factory:
-    """Return what makes the model of a config: a causal or masked language model, or one with images."""
+    """Return the function that creates the model of a config: a causal or masked language model, or one with images."""
     text = config.get_text_config()
     if config.is_encoder_decoder or text.is_encoder_decoder:
         raise PackerError(
@@ -237,7 +238,7 @@ def _factory(config: PretrainedConfig) -> Factory:
 
 
 def _create(create: Factory, config: PretrainedConfig) -> PreTrainedModel:
-    """Return a model with random weights: in bfloat16 on the GPU, or in float32 on the CPU if there is none."""
+    """Return a model with random weights: in bfloat16 on the GPU, or in float32 on the CPU without a GPU."""
     with torch.device("meta"):
         empty = create(copy.deepcopy(config), trust_remote_code=False)
     size = sum(parameter.numel() for parameter in empty.parameters())
@@ -256,8 +257,8 @@ def _create(create: Factory, config: PretrainedConfig) -> PreTrainedModel:
 def _kept_layers(name: str, config: PretrainedConfig, create: Factory) -> list[int]:
     """Return the numbers of the layers to keep: the first ones until every kind occurs, and at least two.
 
-    If the last layers share the keys and values of earlier ones, both parts are treated separately. For layers of the
-    kinds a, a, b, a, b, of which the last two share: 0, 1, 2 and 3, 4.
+    If the last layers share the keys and values of earlier ones, both parts are treated separately. Example: for layers
+    of the kinds a, a, b, a, b, of which the last two share, 0, 1, 2 and 3, 4.
     """
     depth = getattr(config.get_text_config(), "num_hidden_layers", None)
     if not isinstance(depth, int):
@@ -286,12 +287,12 @@ def _kept_layers(name: str, config: PretrainedConfig, create: Factory) -> list[i
 
 
 def _one_of_each(kinds: Sequence[object]) -> int:
-    """Return how many of the first layers include every kind, at least two if there are two: [a, a, b, a] -> 3."""
+    """Return how many leading layers include every kind, at least two if there are two: [a, a, b, a] -> 3."""
     return max((min(2, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds)))
 
 
 def _cut_layers(config: PretrainedConfig, kept: Sequence[int]) -> None:
-    """Reduce a config to the kept layers: its depth, its lists with one value per layer, its per-layer values."""
+    """Reduce a config to the kept layers: its depth, its lists with one value per layer, and its per-layer values."""
     depth = config.num_hidden_layers
     if len(kept) == depth:
         return
@@ -310,7 +311,7 @@ def _cut_layers(config: PretrainedConfig, kept: Sequence[int]) -> None:
 
 
 def _make_attention_matter(config: PretrainedConfig) -> None:
-    """Make random weights so large that attention affects the logits."""
+    """Enlarge the random weights so that attention affects the logits."""
     if hasattr(config, "initializer_range"):
         config.initializer_range = config.hidden_size**-0.5
 
@@ -323,7 +324,7 @@ def _reduce_vocabulary_and_experts(config: PretrainedConfig) -> None:
             setattr(config, name, min(value, vocab_size))
         elif name.endswith("_token_id") and isinstance(value, int) and value >= vocab_size:
             setattr(config, name, vocab_size - 1)
-        elif "intermediate_size" in name and value:  # Gemma 3n has a list, one for each layer
+        elif "intermediate_size" in name and value:  # Gemma 3n has a list with one value per layer
             setattr(config, name, [min(each, 512) for each in value] if isinstance(value, list) else min(value, 512))
         elif name in EXPERTS and isinstance(value, int):
             setattr(config, name, min(value, 16))
@@ -342,7 +343,7 @@ def _reduce_heads(config: PretrainedConfig) -> None:
 
 
 def is_unknown_threshold(name: str) -> bool:
-    """Return whether a field has a name like a threshold, and is neither a known one nor known to be harmless."""
+    """Return whether a field's name looks like a threshold, and is not known, either as a threshold or as harmless."""
     return bool(_LIKE_THRESHOLDS.search(name)) and name not in THRESHOLDS and name not in HARMLESS
 
 
@@ -357,7 +358,7 @@ def shorten_thresholds(config: PretrainedConfig) -> None:
 
 
 def thresholds_above(config: PretrainedConfig, length: int) -> dict[str, int]:
-    """Return the known and possible thresholds of a config above a length in tokens: {"sliding_window": 4096}."""
+    """Return the known and possible thresholds of a config above a number of tokens: {"sliding_window": 4096}."""
     values = [(name, _largest(holder[name])) for holder, name in _thresholds(config)]
     return {name: value for name, value in values if value > length}
 
@@ -373,7 +374,7 @@ def _thresholds(config: PretrainedConfig) -> Iterator[tuple[dict[str, Any], str]
 
 
 def _is_threshold(holder: dict[str, Any], name: str, ropes: Sequence[dict[str, Any]]) -> bool:
-    """Return whether field `name` of a dictionary is a threshold, given the RoPE parameters of the config."""
+    """Return whether field `name` of a dictionary is a threshold. `ropes` are the RoPE parameters of the config."""
     if name not in POSITIONS:
         return name in THRESHOLDS or is_unknown_threshold(name)
     ropes = [holder] if "rope_type" in holder else ropes
@@ -393,7 +394,7 @@ def _at_most(value: Any, limit: int) -> Any:
 
 
 def _largest(value: object) -> int:
-    """Return the largest integer in a value, 0 if there is none: {"a": 4, "b": [128]} -> 128."""
+    """Return the largest integer in a value, or 0 if there is none: {"a": 4, "b": [128]} -> 128."""
     if isinstance(value, dict):
         return max(map(_largest, value.values()), default=0)
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""Attention within documents in a Hugging Face model: `use`, and the errors where its results would be wrong.
+"""Attention within documents in a Hugging Face model: `use`, and errors where its results would be wrong.
 
-LongRoPE and dynamic RoPE get separate frequencies for each document of a batch. transformers derives the frequencies
-from the longest document, so one above the threshold changes all others; with dynamic RoPE, also those of the next
-batch.
+With LongRoPE and dynamic RoPE, each document of a batch gets its own frequencies. transformers derives the frequencies
+from the longest document, so a document above the threshold changes all others; with dynamic RoPE, it also changes the
+documents of the next batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REFUSED = {
     "indices": "attends to selected tokens, which the varlen kernel does not support",
     "sinks": "has attention sinks, which the varlen kernel does not support",
 }
-"""Arguments of an attention layer that change its result and are not supported, with the error message of each."""
+"""Arguments of an attention layer that change its result and are not supported; with the error message of each."""
 
 MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Function of transformers: (row, head, query, key) indices -> whether the query sees the key."""
@@ -54,33 +54,33 @@ BY_LONGEST = ("dynamic", "longrope")
 """Types of RoPE whose frequencies transformers derives from the longest document of a batch."""
 
 _IN_USE = "_packer_in_use"
-"""Attribute of the modules of a model that `use` has switched, which holds their one `_InUse`."""
+"""Attribute of the modules of a model that `use` has switched. It holds their shared `_InUse`."""
 
 OTHER_ATTENTION = "choose another attn_implementation that `packer check` finds safe"
-"""Remedy for a layer that needs arguments in `REFUSED`, or more than its arguments contain."""
+"""Remedy for a layer that needs an argument in `REFUSED`, or information that its arguments do not contain."""
 
 APART = "pack without --pairs and --share-prefixes"
-"""Remedy for a model that cannot train on trees, at least not by this attention."""
+"""Remedy for a model that cannot train on trees, at least not with this attention."""
 
 _callers: set[type[torch.nn.Module]] = set()
-"""Classes of the layers that have called this attention in this process."""
+"""Classes of layers that have called this attention in this process."""
 
 
 def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrainedModel:
-    """Make a Hugging Face model compute attention within segments only, and return the model.
+    """Make a Hugging Face model compute attention only within segments, and return the model.
 
     On NVIDIA GPUs in float16 or bfloat16 this runs torch's varlen FlashAttention-2, elsewhere SDPA for each segment.
     Sliding windows, grouped heads, head sizes and scales of the model are kept. With LongRoPE and dynamic RoPE, each
-    document gets the frequencies of its own length. The batch must contain the segment boundaries: `cu_seq_lens_q` and
+    document gets the frequencies for its own length. The batch must contain the segment boundaries: `cu_seq_lens_q` and
     `max_length_q`, as `packer.collate` returns them, or `position_ids` that restart with every segment.
 
         model = packer.attention.use(AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B", dtype="bfloat16"))
         for batch in packer.batches(packer.load("dataset-packed-4096"), rows=4):
             model(**batch).loss.backward()
 
-    Batches of format "tree", in which documents that begin alike share their common tokens, need this attention: all
-    others, such as FlashAttention, ignore `tree` and compute another result without an error. Trees run FlexAttention
-    on a GPU, and SDPA elsewhere. Models that pass state from token to token outside attention refuse them.
+    Batches of format "tree", in which documents with the same beginning share tokens, need this attention. All others,
+    such as FlashAttention, ignore `tree` and compute a different result without an error. Trees run FlexAttention on a
+    GPU, and SDPA elsewhere. Models that pass state from token to token outside attention refuse trees.
 
     The model can be compiled afterwards, with `torch.compile` or the Trainer's `torch_compile=True`.
 
@@ -89,8 +89,8 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
 
     Args:
         model: model to switch.
-        rows_are_documents: whether batches without boundaries are accepted, each of whose rows is then one document, as
-            in an evaluation of single documents.
+        rows_are_documents: whether to accept batches without boundaries; each row is then one document, as in an
+            evaluation of single documents.
 
     Raises:
         PackerError: the model's attention cannot be replaced; torch or transformers is not installed; or transformers
@@ -133,7 +133,7 @@ def _register() -> str:
 
 @dataclass(kw_only=True, slots=True)
 class _InUse:
-    """What the modules of a model that `use` has switched share."""
+    """State shared by the modules of a model that `use` has switched."""
 
     rows_are_documents: bool
     """Whether batches without boundaries are accepted."""
@@ -142,11 +142,11 @@ class _InUse:
     """Why trees cannot be exact in this model; None if no reason was found."""
 
     tree_passes: int = 0
-    """Forward passes of trees that have begun and not ended, of the model and of its base model."""
+    """Number of forward passes with trees that have begun and not ended, in the model and its base model."""
 
 
 def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Forward pre-hook: refuse a batch without boundaries, for which the model would take each row for a document."""
+    """Forward pre-hook: refuse a batch without boundaries, in which each row would be treated as one document."""
     in_use: _InUse = getattr(model, _IN_USE)
     if kwargs.get("tree") is not None:
         in_use.tree_passes += 1
@@ -156,7 +156,7 @@ def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: d
         kwargs = kwargs | inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
     if in_use.rows_are_documents or not (kwargs.get("cu_seq_lens_q") is None and kwargs.get("position_ids") is None):
         return
-    if model.config.get_text_config()._attn_implementation == IMPLEMENTATION:  # not switched since
+    if model.config.get_text_config()._attn_implementation == IMPLEMENTATION:  # not switched in the meantime
         raise PackerError(
             "the batch has neither cu_seq_lens_q nor position_ids, so documents in a row would attend to each other: "
             "make batches with packer.collate (in TRL, by packer.trainers.trl); or, if every row is one document, call "
@@ -165,10 +165,10 @@ def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: d
 
 
 def _end_pass(model: PreTrainedModel, _args: object, kwargs: dict[str, Any], _output: object) -> None:
-    """Forward hook: end a pass that `_require_boundaries` has begun, also after an error."""
+    """Forward hook: end a pass that `_require_boundaries` began, also after an error."""
     if kwargs.get("tree") is not None:
         in_use: _InUse = getattr(model, _IN_USE)
-        in_use.tree_passes = max(in_use.tree_passes - 1, 0)  # 0 if another hook has refused the batch before
+        in_use.tree_passes = max(in_use.tree_passes - 1, 0)  # 0 if another hook refused the batch earlier
 
 
 def _check_tree_batch(model: PreTrainedModel, batch: Mapping[str, Any], in_use: _InUse) -> None:
@@ -208,7 +208,7 @@ def accepted_arguments(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict
 class _FirstPass:
     """Forward hook that checks that a model's first pass called this attention, and then removes itself.
 
-    Compiled passes are checked while they are traced. The hook remains, but adds nothing to the compiled code.
+    Compiled passes are checked while they are traced. The hook then remains, but adds nothing to the compiled code.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -243,7 +243,7 @@ def _any_called(layers: tuple[type[torch.nn.Module], ...]) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_replaced() -> bool:
-    """Return whether torch's context_parallel has replaced SDPA, as it does within its context."""
+    """Return whether torch's context_parallel has replaced SDPA, which it does within its context."""
     return torch.nn.functional.scaled_dot_product_attention.__module__.startswith("torch.distributed")
 
 
@@ -266,8 +266,8 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the attention of a layer, `[rows, tokens, heads, value_size]`, as transformers' AttentionInterface does.
 
-    Queries, keys and values are `[rows, heads, tokens, size]`, and `sliding_window` are the tokens that a token attends
-    to, itself included; on both sides if attention is not causal. A `tree` as for `dense_mask` takes the place of the
+    Queries, keys and values are `[rows, heads, tokens, size]`. `sliding_window` is the number of tokens that a token
+    attends to, including itself; on both sides if attention is not causal. A `tree`, as in `dense_mask`, replaces the
     segments. Raises PackerError if another argument, such as one in `REFUSED`, would change the result.
     """
     _note_call(type(module))
@@ -313,11 +313,11 @@ def attention_mask(
     device: torch.device | str = "cpu",
     **_: object,
 ) -> None:
-    """Return no mask, with the signature of transformers' AttentionMaskInterface.
+    """Return no mask; the signature is that of transformers' AttentionMaskInterface.
 
     Raises:
-        PackerError: the mask would differ from the segment boundaries: some tokens are masked, or some attend to later
-            tokens while others do not.
+        PackerError: the mask would differ from the segment boundaries: some tokens are masked, or only some tokens
+            attend to later ones.
     """
     if attention_mask is not None and not bool(attention_mask.all()):
         masked = int((~attention_mask.bool()).sum())
@@ -358,7 +358,7 @@ def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None,
 
 
 def _check_sequences(module: torch.nn.Module, query: torch.Tensor) -> None:
-    """Raise PackerError if processes divide the tokens of the batch; they may divide heads, as local tensors."""
+    """Raise PackerError if processes divide the tokens of the batch. They may divide heads, as local tensors."""
     found, placements = "", getattr(query, "placements", None)
     if _is_replaced():
         found = "runs under torch's context_parallel, as of accelerate (cp_size)"
@@ -372,7 +372,7 @@ def _check_sequences(module: torch.nn.Module, query: torch.Tensor) -> None:
 
 
 def _check_keys(module: torch.nn.Module, tokens: int, keys: int) -> None:
-    """Raise PackerError if a layer has other keys than those of its queries' tokens."""
+    """Raise PackerError if the numbers of keys and queries of a layer differ."""
     if keys != tokens:
         why = (
             f"because it compresses keys along the row, which {IMPLEMENTATION} does not support: {OTHER_ATTENTION}"
@@ -386,7 +386,7 @@ def _check_keys(module: torch.nn.Module, tokens: int, keys: int) -> None:
 def _check_layer(
     module: torch.nn.Module, sliding_window: int | None, longest: int, *, remedy: str = OTHER_ATTENTION
 ) -> None:
-    """Raise PackerError if the model's config asks for something that the layer did not pass to attention."""
+    """Raise PackerError if the model's config requires something that the layer did not pass to attention."""
     config, kind = getattr(module, "config", None), _layer_kind(module)
     chunk, window = getattr(config, "attention_chunk_size", None), getattr(config, "sliding_window", None)
     name = type(module).__name__
@@ -402,13 +402,13 @@ def _check_layer(
 
 
 def _layer_kind(module: torch.nn.Module) -> str | None:
-    """Return the kind of a layer in `layer_types` of its config; None if that is not known."""
+    """Return the kind of a layer in `layer_types` of its config; None if it is unknown."""
     layer, kinds = getattr(module, "layer_idx", None), getattr(getattr(module, "config", None), "layer_types", None)
     return kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
 
 
 def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Convert a tensor to the kernel's dtype; some models normalize queries and keys in float32."""
+    """Convert a tensor to the kernel's dtype. Some models normalize queries and keys in float32."""
     device = tensor.device.type
     if torch.is_autocast_enabled(device):
         return tensor.to(torch.get_autocast_dtype(device))
@@ -416,9 +416,9 @@ def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def use_document_frequencies(model: PreTrainedModel) -> None:
-    """Make a model use separate frequencies for each document while it runs packer's attention.
+    """Make a model use separate frequencies for each document while it uses packer's attention.
 
-    Has no effect on models whose frequencies do not depend on the length of documents.
+    Has no effect on models whose frequencies do not depend on document lengths.
     """
     for module in longest_rope_modules(model):
         if not any(isinstance(hook, _ByDocument) for hook in module._forward_hooks.values()):
@@ -451,12 +451,12 @@ def rope_limit(config: PretrainedConfig) -> int | None:
 
 
 def depends_on_longest(rope_type: str) -> bool:
-    """Return whether transformers derives the frequencies of a type of RoPE from the longest document of a batch."""
+    """Return whether transformers derives the frequencies of a RoPE type from the longest document of a batch."""
     return any(name in str(rope_type) for name in BY_LONGEST)
 
 
 def rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
-    """Return the RoPE parameters of a config; several if layer types have parameters of their own."""
+    """Return the RoPE parameters of a config; several if layer types have their own parameters."""
     parameters = vars(config).get("rope_parameters") or {}
     each = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
     return [rope for rope in each if "rope_type" in rope]
@@ -475,7 +475,7 @@ def longest_rope_modules(model: PreTrainedModel) -> list[Any]:
 
 
 class _ByDocument:
-    """Forward hook of a rotary embedding that recomputes it for each document length with frequencies of its own."""
+    """Forward hook of a rotary embedding that recomputes its output with separate frequencies per document length."""
 
     def __init__(self, *, always: bool = False) -> None:
         self.always = always
@@ -504,7 +504,7 @@ class _ByDocument:
 
 
 def _dynamic_rope(module: Any, arguments: dict[str, Any], positions: torch.Tensor) -> Embedding:
-    """Return the module's output for dynamic RoPE, which has other frequencies for each length above the limit."""
+    """Return the module's output for dynamic RoPE, which has different frequencies for each length above the limit."""
     lengths, limit = document_lengths(positions), module.original_max_seq_len
     longer = torch.unique(lengths[lengths > limit]).tolist()
     found: Embedding | None = None
@@ -519,7 +519,7 @@ def _dynamic_rope(module: Any, arguments: dict[str, Any], positions: torch.Tenso
 def _longrope(module: Any, arguments: dict[str, Any], positions: torch.Tensor, limit: int) -> Embedding:
     """Return the module's output for LongRoPE, which has one set of frequencies above the limit and one below.
 
-    Does not depend on tensor values in Python, which would break a compiled graph.
+    The code does not read tensor values in Python, which would break a compiled graph.
     """
     is_long = document_lengths(positions) > limit
     short = module.forward(position_ids=positions.where(~is_long, 0), **arguments)
@@ -538,7 +538,7 @@ def document_lengths(positions: torch.Tensor) -> torch.Tensor:
 
 
 def _where(condition: torch.Tensor, output: Any, other: Any) -> Embedding:
-    """Return `output` for the tokens that meet a condition and `other` for the rest; tensors, or tuples (cos, sin)."""
+    """Return `output` for tokens that meet the condition, else `other`. Both are tensors, or tuples (cos, sin)."""
     if isinstance(output, tuple):
         return tuple(torch.where(condition[..., None], *pair) for pair in zip(output, other, strict=True))
     return torch.where(condition[..., None], output, other)
