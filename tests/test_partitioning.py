@@ -257,7 +257,7 @@ def test_small_shards_are_mixed_as_well_as_large_ones(max_len, typical):
         assert max(map(len, shards)) <= shard_size // (8 * max_len)
         found[shard_size] = plan.totals.rows, figures_of(shards, max_len).within_row_share, neighbors_in_a_row(shards)
     (rows, share, neighbors), (rows_of_large, share_of_large, neighbors_of_large) = found.values()
-    assert rows == rows_of_large
+    assert rows == pytest.approx(rows_of_large, abs=partitions_in(plan))
     assert share == pytest.approx(share_of_large, rel=0.02)
     assert neighbors < 1.5 * neighbors_of_large + 30
 
