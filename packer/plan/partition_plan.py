@@ -46,6 +46,10 @@ documents, shards are therefore smaller than `shard_size`."""
 BLOCK_PLACE = 1 << 18
 """Number of tokens per block: 1 MiB of int32."""
 
+BLOCK_DOCUMENTS = 1 << 10
+"""Maximum number of documents in a block. Without it, a block of short documents would have many, and in a source that
+is sorted by length, some partitions would have more of them than others."""
+
 BLOCKS_PER_PARTITION = 256
 """Minimum number of blocks in a partition, so that even a small partition is a sample of the corpus."""
 
@@ -286,7 +290,10 @@ def survey(planning: Planning) -> Survey:
 
 
 class BlockMarker:
-    """Divides a stream of documents into blocks. The segments of a block take about `target` tokens in rows."""
+    """Divides a stream of documents into blocks. The segments of a block take about `target` tokens in rows.
+
+    A document counts as at least target / BLOCK_DOCUMENTS tokens.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -296,7 +303,7 @@ class BlockMarker:
 
     def add(self, places: NDArray[np.int64]) -> None:
         """Add documents; `places` has the number of tokens that each takes in rows."""
-        sums = np.cumsum(places)
+        sums = np.cumsum(np.maximum(places, self._target // BLOCK_DOCUMENTS))
         starts, before = [], 0
         while (last := int(np.searchsorted(sums, before + self._target - self._open_place))) < len(places):
             starts.append(self._documents + last + 1)
