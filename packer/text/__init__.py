@@ -1,17 +1,18 @@
-"""Text and chats to tokens and labels; `tokenizers` is imported on use, `transformers` only if it is needed.
+"""Convert text and chats to tokens and labels. `tokenizers` is imported when used, `transformers` only if needed.
 
-The modules in the order in which a record passes through them:
+The modules, in the order in which a record passes through them:
 
-text_source.py           a source of text, opened: its columns, and the encoder of its records
+text_source.py           opens a source of text: its columns, and the encoder of its records
 text_columns.py          columns that hold a text, a prompt and its completion, a conversation, or a preference pair
-text_encoder.py          records to tokens and labels, batch by batch: the way through all others
+text_encoder.py          records to tokens and labels, batch by batch; calls all modules below
 record_texts.py          a record to the texts or conversations of its documents
-conversations.py         conversations, checked; and marks that say which messages and parts are trained
-rendering.py             conversations to text, by a chat template or a built-in one in its place
-template_environment.py  chat templates, compiled as transformers does
-chat_template.py         what the assistant wrote in the rendered text (`ChatTemplate.locate`), and the tokens that end
-                         its turns: the method by renderings of a chat's beginnings, and all refusals
+conversations.py         checked conversations, and marks for trained messages and parts
+rendering.py             conversations to text, by a chat template or by a built-in one that replaces it
+template_environment.py  chat templates, compiled as in transformers
+chat_template.py         text that the assistant wrote in a rendering (`ChatTemplate.locate`), and the tokens that end
+its
+                         turns; compares renderings of a chat's beginnings, and refuses chats that stay unclear
 message_marks.py         a shortcut: one rendering, with marks after each message and around {% generation %} tags
 tokenizer.py             tokenizers by path or Hub id, with transformers or without
-tokens.py                texts to tokens, by the library or gigatoken, and the tokens at which given characters begin
+tokens.py                texts to tokens, by the library or gigatoken; and the tokens at which given characters begin
 """

@@ -1,21 +1,23 @@
-r"""Where the messages of a chat begin and end in its rendering, and which characters are trained.
+r"""Locate the messages of a chat in its rendering, and the characters that are trained.
 
-If the template marks answers by {% generation %}, the marked text is trained. Otherwise, two renderings show an answer:
-the messages before it with the generation prompt, which are the model's input, and the messages up to the answer. The
-text between their ends is trained, with the token that ends the turn and a newline that the template writes after it.
-The text is never searched: if the rendering of the whole chat does not begin with both renderings, it is refused.
+If the template marks answers with {% generation %}, the marked text is trained. Otherwise, two renderings locate an
+answer: the messages before it with the generation prompt, which are the model's input, and the messages up to and
+including the answer. The text between their ends is trained, together with the token that ends the turn and a newline
+that the template writes after it. The text is never searched: if the rendering of the whole chat does not begin with
+both renderings, the chat is refused.
 
-A template appends a generation prompt after the last message on request; some append a part of it always. Such a part
-must not be taken for the end of the last turn. In
+Templates append a generation prompt after the last message on request; some always append a part of it. Such a part
+must not be mistaken for the end of the last turn. In
 
     {% for message in messages %}...{% endfor %}<|im_start|>assistant\n{% if add_generation_prompt %}<think>{% endif %}
 
 the text `<|im_start|>assistant\n` follows an answer at the end, does not follow an answer before a question, and is
-part of the prompt. Short chats show this. They have the tools and arguments of the chat in question, because prompts
-depend on them (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of a
-question. So the text that the template writes after its loop over messages is compared, too, if its syntax shows it.
+part of the prompt. Packer detects this by rendering short chats with the same tools and arguments, because prompts
+depend on these (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of
+a question. Therefore the text that the template writes after its loop over messages is also compared, if the template's
+syntax shows it.
 
-Most templates end an answer by a token of its own, such as `<|im_end|>`, which is a part of the answer. In others, the
+Most templates end an answer with a special token such as `<|im_end|>`, which is part of the answer. In others, the
 marker of the next role ends it: GLM stops at `<|user|>` and at `<|observation|>`. Such a marker is trained if the
 tokenizer or generation_config.json names it as an end. It is appended to a chat that ends with an answer.
 """
@@ -42,14 +44,14 @@ from packer.text.tokenizer import Tokenizer, shared_length
 from packer.text.tokens import MarkedText, Span
 
 _MOST = 256
-_ANSWER, _QUESTION = "\U000f0afa", "\U000f0af9"  # private-use characters, which no template changes
+_ANSWER, _QUESTION = "\U000f0afa", "\U000f0af9"  # private-use characters, which templates leave unchanged
 _WORD = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|\w+")
 
 
 class ChatTemplate:
-    """Chat template of a tokenizer, or `source` in its place. Raises a PackerError if there is none.
+    """Chat template of a tokenizer, unless `source` replaces it. Raises a PackerError if there is none.
 
-    With `locates_answers`, a built-in template takes the place of a tokenizer's own that rewrites earlier answers.
+    With `locates_answers`, a built-in template may replace a tokenizer's template that rewrites earlier answers.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None, *, locates_answers: bool = False) -> None:
@@ -60,7 +62,7 @@ class ChatTemplate:
         self._next_end = re.compile(rf"\s*(?:{'|'.join(map(re.escape, ends))})") if ends else None
         self._stand_ins = StandIns(self.templates)
         self.stand_in: str | None = None
-        """Name of the built-in template that takes the place of the tokenizer's own where both write alike."""
+        """Name of the built-in template that replaces the tokenizer's own for chats that both render identically."""
         if locates_answers and source is None and not has_generation_tags(self.templates.sources.get("default", "")):
             self.stand_in = self._stand_ins.of(Chat([]))
         self._other = ChatTemplate(tokenizer, self.stand_in) if self.stand_in is not None else None
@@ -71,16 +73,17 @@ class ChatTemplate:
         sources = self.templates.sources
         chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
         ends_by_next_role = "default" in sources and self._following(chat)
-        # without ends if templates end answers by themselves, so that a generation_config.json makes no difference
+        # Without ends if answers do not end with the next role, so that the hash does not depend on
+        # generation_config.json.
         own = [sources, *self.templates.ends] if ends_by_next_role else sources
         return own if self._other is None else [own, self._other.content]
 
     def locate(self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False) -> MarkedText:
-        """Render a chat; find the characters that are trained and, if asked for, where its exchanges begin.
+        """Render a chat; find the characters that are trained and, if requested, where its exchanges begin.
 
-        An exchange begins where the template has written the message before it. If one rendering does not show this
-        place, the chat counts as one exchange. With `train_on` "completion", everything after the first `chat.first`
-        messages is trained. Raises a DocumentError if the trained characters cannot be found exactly.
+        An exchange begins where the rendering of the previous message ends. If one rendering does not show this place,
+        the chat counts as one exchange. With `train_on` "completion", everything after the first `chat.first` messages
+        is trained. Raises a DocumentError if the trained characters cannot be located exactly.
         """
         if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
             located = self._other.locate(chat, train_on, exchanges=exchanges)
@@ -110,9 +113,10 @@ class ChatTemplate:
         return MarkedText(text, trained, starts, counted=(*counted, *["unstopped"] * unstopped))
 
     def _exchange_starts(self, one: RenderedChat, firsts: list[int], answers: list[Span] | None) -> list[int]:
-        """Return the places where exchanges begin.
+        """Return the characters at which exchanges begin.
 
-        In some templates, an answer of `answers` ends inside the next message; the exchange begins after it.
+        In some templates, an answer in `answers` ends with the marker of the next role. An exchange then begins after
+        this marker.
         """
         starts, spans = {0}, [] if one.ends is not None else answers or []
         for place in (one.places[at - 1] for at in firsts) if one.places is not None else ():
@@ -120,7 +124,7 @@ class ChatTemplate:
         return sorted(starts - {len(one.text)})
 
     def _tagged(self, one: RenderedChat) -> list[Span]:
-        """Find what the template's tags enclose, after the prompt."""
+        """Return the spans that the template's tags enclose after the prompt."""
         chat, spans = one.chat, one.generated or []
         if chat.first:
             start = self._end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
@@ -134,11 +138,11 @@ class ChatTemplate:
         return _without(spans, self._masked(one, answers_only=True)) if spans else []
 
     def _check_required(self, one: RenderedChat, spans: list[Span]) -> None:
-        """Check that the template's tags enclose a part of every message that a mark requires to be trained."""
+        """Check that the template's tags cover a part of every message whose mark requires training."""
         chat = one.chat
         turns = [turn for turn in sorted(chat.required) if turn >= chat.first]
         answers = [message for message in chat.messages[chat.first :] if message["role"] == "assistant"]
-        if one.ends is None and len(spans) >= len(answers):  # the places of messages may be unknown
+        if one.ends is None and len(spans) >= len(answers):  # without `ends`, messages may not be located
             return
         for turn in turns:
             start, stop = self._end(one, turn), self._end(one, turn + 1)
@@ -149,7 +153,7 @@ class ChatTemplate:
                 )
 
     def _answers(self, one: RenderedChat) -> list[Span]:
-        """Find the assistant's messages from `first` on that are not context only."""
+        """Return the spans of the assistant's messages from `first` on, except context-only messages."""
         chat = one.chat
         turns = [
             turn
@@ -162,16 +166,16 @@ class ChatTemplate:
         return [span or self._written(one, turn, turn + 1) for turn, span in zip(turns, spans, strict=True)]
 
     def _completion(self, one: RenderedChat) -> list[Span]:
-        """Find everything after the prompt that is not context only."""
+        """Return the spans after the prompt, except context-only messages."""
         first, last = one.chat.first, len(one.chat.messages)
         span = self._written_by_ends(one, first, last) or self._written(one, first, last)
         return _without([span], self._masked(one))
 
     def _written_by_ends(self, one: RenderedChat, first: int, last: int) -> Span | None:
-        """Find messages as `_written` does, without further renderings. Returns None if this is not possible.
+        """Locate messages like `_written`, without further renderings. Returns None if this is not possible.
 
         If `ends` are known, the template writes the same generation prompt after every message of every chat, and
-        nothing after the last message without a request.
+        nothing after the last message unless requested.
         """
         prompt = self._prompts.of(one.chat).requested if one.ends is not None and first else None
         if one.ends is None or prompt is None or not one.text.startswith(prompt, one.ends[first - 1]):
@@ -180,7 +184,7 @@ class ChatTemplate:
         return (start, end) if start <= end else None
 
     def _written(self, one: RenderedChat, first: int, last: int) -> Span:
-        """Find messages `first` to `last` - 1, which follow the earlier messages and their generation prompt."""
+        """Return the span of messages `first` to `last` - 1, after the earlier messages and their generation prompt."""
         chat = one.chat
         before, end = self._rendered_prompt(chat, first), self._end(one, last)
         start = self._end_of(before, one, first, is_prompt=True)
@@ -191,9 +195,9 @@ class ChatTemplate:
         return start, end
 
     def _masked(self, one: RenderedChat, *, answers_only: bool = False) -> list[Span]:
-        """Find the messages that are context only, with what the template writes before each.
+        """Return the spans of context-only messages, each with the header that the template writes before it.
 
-        With `answers_only`, messages of other roles are left out if they need further renderings.
+        With `answers_only`, messages of other roles are left out if locating them needs further renderings.
         """
         turns = [turn for turn in sorted(one.chat.masked) if turn >= one.chat.first]
         if answers_only and one.ends is None:
@@ -202,7 +206,7 @@ class ChatTemplate:
         return [(ends[turn], ends[turn + 1]) for turn in turns]
 
     def _end(self, one: RenderedChat, count: int) -> int:
-        """Return the end of the rendering of the first `count` messages in the whole."""
+        """Return where message `count` (from 1) ends in the full rendering."""
         if count == 0:
             return 0
         if count == len(one.chat.messages):
@@ -212,7 +216,7 @@ class ChatTemplate:
         return self._end_of(self.templates.render(one.chat, count), one, count - 1)
 
     def _rendered_prompt(self, chat: Chat, count: int) -> str:
-        """Render the first messages with the generation prompt: the model's input before it writes."""
+        """Render the first messages with the generation prompt: the input from which the model writes its answer."""
         if count == 0 and isinstance(self.templates.attempt(chat, [], prompt=True), Exception):
             raise self._without_beginning(chat)
         return self.templates.render(chat, count, prompt=True)
@@ -220,11 +224,11 @@ class ChatTemplate:
     def _with_stop_tokens(
         self, one: RenderedChat, trained: list[Span] | None, train_on: TrainOn, *, is_tagged: bool
     ) -> tuple[str, list[Span] | None, int]:
-        """Extend what is trained, None for all, by the stop tokens that follow answers.
+        """Extend the trained spans (None: everything) by the stop tokens after answers.
 
-        Returns (text, trained, unstopped): the chat's text with an appended stop token if it needs one, what is
-        trained, and the number of answers that end without a trained stop token. If chats are tagged, several spans
-        may be parts of one answer.
+        Returns (text, trained, unstopped): the chat's text, with a stop token appended if it needs one; the trained
+        spans; and the number of answers that end without a trained stop token. In tagged chats, several spans may be
+        parts of one answer.
         """
         chat, text = one.chat, one.text
         ends_with_answer = chat.messages[-1]["role"] == "assistant" and len(chat.messages) - 1 not in chat.masked
@@ -248,7 +252,7 @@ class ChatTemplate:
         return text, trained, unstopped
 
     def _following(self, chat: Chat) -> str:
-        """Return the stop token with which another message would begin after the last answer; "" if none would."""
+        """Return the stop token with which the next message after the last answer would begin; "" if there is none."""
         if self._next_end is None:
             return ""
         if chat.messages[-1].get("tool_calls"):
@@ -262,10 +266,10 @@ class ChatTemplate:
         return "" if found is None else found[0]
 
     def _check_end(self, one: RenderedChat, before: str) -> None:
-        """Check that the whole does not end in a generation prompt that was not requested.
+        """Check that the rendering does not end in a generation prompt that was not requested.
 
-        A text that ends with a stop token has no prompt at its end. If the template appends a prompt on request only,
-        `before`, the model's input, shows it. Otherwise, a further message must leave the text unchanged, because it
+        A text that ends with a stop token has no prompt at its end. If the template appends prompts only on request,
+        the model's input `before` shows this. Otherwise, check that a further message leaves the text unchanged; it
         would replace a prompt.
         """
         chat, text = one.chat, one.text
@@ -284,7 +288,7 @@ class ChatTemplate:
             )
 
     def _refuse_prompts(self, chat: Chat) -> None:
-        """Refuse a template that appends a generation prompt, or what may be a part of one, without a request."""
+        """Refuse a template that appends a generation prompt, or text that may be part of one, without a request."""
         if self._prompts.of(chat).always:
             raise self._unlocated(
                 chat,
@@ -295,9 +299,9 @@ class ChatTemplate:
             )
 
     def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
-        """Return the end of `part`, the rendering of the messages before or up to `turn`, in the whole.
+        """Return where `part`, the rendering of the messages before or up to `turn`, ends in the full rendering.
 
-        With `is_prompt`, `part` is the model's input before it writes this message.
+        With `is_prompt`, `part` is the model's input from which it writes message `turn`.
         """
         if one.text.startswith(part):
             return len(part)
@@ -318,7 +322,7 @@ class ChatTemplate:
         )
 
     def _without_beginning(self, chat: Chat) -> DocumentError:
-        """Return the error for a trained first message, if the template needs a message before it."""
+        """Return the error for a trained first message if the template needs a message before it."""
         return self._unlocated(
             chat,
             f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
@@ -327,14 +331,14 @@ class ChatTemplate:
         )
 
     def _unlocated(self, chat: Chat, problem: str, remedy: str = "") -> DocumentError:
-        """Return the error for answers that cannot be located. `remedy` is named before the general remedies."""
+        """Return the error for answers that cannot be located. `remedy` is put before the general remedies."""
         ways = "mark answers with {% generation %}, or set --train-on each-answer or all"
         always = f"{self._stand_ins.choice(chat)}, {ways}"
         return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
 
 
 def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
-    """Take masked spans out of spans: [(2, 9)] without [(4, 6)] is [(2, 4), (6, 9)]."""
+    """Remove masked spans from spans: [(2, 9)] without [(4, 6)] is [(2, 4), (6, 9)]."""
     for start, stop in masked:
         pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
         spans = [(begin, end) for begin, end in pieces if begin < end]
@@ -343,25 +347,25 @@ def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationPrompt:
-    """What a template appends after the last message."""
+    """Generation prompt of a template."""
 
     requested: str | None
-    """What it writes after a question only on request; None if unknown."""
+    """Text that the template adds after a question only on request; None if unknown."""
     always: bool | None
-    """Whether it appends a part of the prompt without a request, too; None if unknown."""
+    """Whether the template appends a part of the prompt even without a request; None if unknown."""
     next_question: str
-    """What follows the rendering of a question and an answer if another question does; "" if unknown."""
+    """Text between an answer and the next question; "" if unknown."""
 
 
 class GenerationPrompts:
-    """Generation prompts of chat templates, found once for all chats with the same tools and arguments."""
+    """Generation prompts of chat templates. Each is found once for all chats with the same tools and arguments."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
         self._found: dict[tuple[str, bytes, bool, bool], GenerationPrompt] = {}
 
     def of(self, chat: Chat) -> GenerationPrompt:
-        """Return the generation prompt that a chat's template writes with the chat's tools and arguments."""
+        """Return the generation prompt of a chat's template for the chat's tools and arguments."""
         arguments = pickle.dumps((chat.tools, chat.kwargs)) if chat.tools or chat.kwargs else b""
         key = (
             self._templates.source_of(chat),
@@ -370,7 +374,7 @@ class GenerationPrompts:
             _holds_lists(chat, "assistant"),
         )
         if key not in self._found:
-            if len(self._found) >= _MOST:  # every chat may have tools of its own
+            if len(self._found) >= _MOST:  # every chat may have different tools
                 self._found.clear()
             self._found[key] = self._find(chat)
         return self._found[key]
@@ -389,16 +393,17 @@ class GenerationPrompts:
         )
 
     def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> RenderedChat:
-        """Render messages with the tools and arguments of a chat, to no text if the template refuses them."""
+        """Render messages with the tools and arguments of a chat. The text is empty if the template raises."""
         try:
             return render_with_marks(self._templates, replace(chat, messages=messages), prompt=prompt)
         except DocumentError:
             return RenderedChat(chat, "")
 
     def _shares_tail(self, answered: RenderedChat, prompted: RenderedChat) -> bool:
-        """Whether what comes after the loop over messages, if that is known, is a part of the prompt.
+        """Whether the text after the loop over messages, if known, is a part of the prompt.
 
-        A tail that ends with a stop token ends the last turn, as the beginning of the next message ends other turns.
+        If this text ends with a stop token, it closes the last turn, as the next message closes other turns. It is then
+        no prompt.
         """
         tail, prompt = answered.behind, prompted.behind
         if not tail or not tail.strip() or prompt is None or tail.rstrip().endswith(self._templates.ends):
@@ -407,7 +412,7 @@ class GenerationPrompts:
 
 
 def _next_messages(chat: Chat) -> list[Message]:
-    """Return messages that may follow a chat: a question and, after calls of tools, the result of the first call."""
+    """Return messages that may follow a chat: a question, and after tool calls also the result of the first call."""
     question, calls = _question_for(chat), chat.messages[-1].get("tool_calls")
     if not calls:
         return [question]
@@ -415,7 +420,7 @@ def _next_messages(chat: Chat) -> list[Message]:
 
 
 def _question_for(chat: Chat, content: str = "?") -> Message:
-    """Make a user's message whose content is text or a list of parts, as in the chat."""
+    """Return a user message whose content is text or a list of parts, as in the chat."""
     return _message_like(chat, "user", content)
 
 
@@ -425,16 +430,16 @@ def _message_like(chat: Chat, role: str, content: str) -> Message:
 
 
 def _holds_lists(chat: Chat, role: str) -> bool:
-    """Whether the contents of a role are lists of parts; of all roles, if it has no messages."""
+    """Whether the contents of a role are lists of parts. If the role has no messages, all roles are considered."""
     contents = [message.get("content") for message in chat.messages if message["role"] == role]
     contents = contents or [message.get("content") for message in chat.messages]
     return any(isinstance(content, list) for content in contents)
 
 
 def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
-    """Whether words of the prompt come after the last answer, but not between an answer and the next question.
+    """Whether words of the prompt follow the last answer, but do not occur between an answer and the next question.
 
-    Returns None if a rendering was refused, or leaves out contents.
+    Returns None if a rendering failed or leaves out contents.
     """
     if _ANSWER not in answered or _ANSWER not in followed or _QUESTION not in prompted:
         return None
@@ -444,5 +449,5 @@ def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
 
 
 def _words(text: str) -> set[str]:
-    """Special tokens and words: "<|im_end|>[/INST] Assistant:" holds <|im_end|>, [/INST] and Assistant."""
+    """Return the special tokens and words: "<|im_end|>[/INST] Assistant:" has <|im_end|>, [/INST] and Assistant."""
     return set(_WORD.findall(text))

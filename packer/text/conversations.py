@@ -1,7 +1,7 @@
-"""Records to conversations: messages and whether they are trained, system prompt, tools and template arguments.
+"""Convert records to conversations: messages, which of them are trained, system prompt, tools and template arguments.
 
-Messages in the form of ShareGPT get the form of OpenAI. Messages, parts of their contents and spans of characters may
-have marks that say whether they are trained; without marks, --train-on decides.
+ShareGPT messages are converted to the OpenAI format. Messages, parts of their contents and spans of characters may have
+marks that decide whether they are trained; without marks, --train-on decides.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from packer.sources.meanings import (
 Message = dict[str, Any]
 
 IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see docs/how-to/images.md"
-"""Remedy for documents that are not text alone."""
+"""Remedy for documents with other content than text."""
 _ASKED, _ANSWERED = names("message", "prompt", "completion")
 _ASKING = {"system", "developer", "user"}
 
 
 Said: TypeAlias = tuple[bool | None, str]
-"""Whether marks say that something is trained, None if there are none; and the marks in words, for errors."""
+"""(whether marks say that something is trained, None without marks; the marks in words, for errors)."""
 
 UNTRAINED, END_UNTRAINED = "\U000f5af8", "\U000f5af9"
-"""Private-use characters around text that is not trained, in copies of messages."""
+"""Private-use characters around untrained text in copies of messages."""
 
 _INVERSE = {field.name for fields in FIELDS.values() for field in fields if field.means == "untrained"}
 _READ = {SPANS, REASONING[0], *MARKS["message"]}
-"""Fields of a message, other than its content, that may say what is trained."""
+"""Fields of a message, besides its content, that may decide what is trained."""
 _NO_TEXT = {"name", SPANS, *names("message", "role"), *MARKS["message"]}
 """Fields of a message that are not part of its content."""
 
@@ -58,14 +58,14 @@ def record_error(message: str, reason: Reason = "invalid_chat") -> DocumentError
 
 
 def _wrong_type(where: str, value: Any, expected: str) -> DocumentError:
-    """Return the error for a value of another type than expected, or for null."""
+    """Return the error for a value of an unexpected type, or for null."""
     what = "null" if value is None else f"a {type(value).__name__}"
     return record_error(f"{where} is {what} where {expected}", "missing_value" if value is None else "wrong_type")
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation, with everything that its template reads."""
+    """A conversation with everything that its template reads."""
 
     messages: list[Message]
     first: int = 0
@@ -74,16 +74,16 @@ class Chat:
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the template (`chat_template_kwargs`)."""
     masked: frozenset[int] = frozenset()
-    """Numbers of messages that are context only."""
+    """Numbers of messages that are only context."""
     required: frozenset[int] = frozenset()
-    """Numbers of messages that say that they, or parts of them, are trained."""
+    """Numbers of messages that are marked, or have parts that are marked, as trained."""
     partly: dict[int, Message] = field(default_factory=dict)
-    """Copies of partly trained messages, by number, with marks around the parts that are not trained."""
+    """Copies of partly trained messages, by number, with marks around the untrained parts."""
 
     def each_answer(self) -> list[Chat]:
-        """Return a chat for each trained answer, with the messages before it as its prompt.
+        """Return a chat for each trained answer. Its prompt is the messages before the answer.
 
-        Without trained answers, this is one chat without messages.
+        Without trained answers, return one chat without messages.
         """
         messages = enumerate(self.messages)
         turns = [at for at, message in messages if message["role"] == "assistant" and at not in self.masked]
@@ -91,9 +91,9 @@ class Chat:
         return [replace(chat, masked=frozenset()) for chat in ending] or [replace(self, messages=[], first=0)]
 
     def exchanges(self) -> list[int]:
-        """Return the numbers of the messages with which all exchanges but the first begin.
+        """Return the numbers of the messages at which exchanges begin, except the first exchange.
 
-        An exchange begins with the messages of user and system that follow a message of another role.
+        An exchange begins with the user and system messages that follow a message of another role.
         """
         firsts, first = list[int](), 0
         for at, message in enumerate(self.messages):
@@ -110,10 +110,10 @@ class Chat:
 
 
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, shared: int = 0) -> Chat:
-    """Make a conversation of a record, given the columns with messages: one, or the prompt's and the completion's.
+    """Return the conversation of a record. `columns` name one column of messages, or the prompt's and the completion's.
 
     The first `shared` messages of a single column belong to the prompt. Raises a DocumentError if a value is wrong, or
-    a message contradicts `train_on`.
+    if a message contradicts `train_on`.
     """
     parts = [messages_of(record[column], column) for column in columns]
     shared = len(parts[0]) if len(parts) > 1 else shared
@@ -134,7 +134,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
 
 
 def _system_message(parts: Sequence[Sequence[Message]], record: Mapping[str, Any]) -> list[Message]:
-    """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none."""
+    """Return the system prompt from a separate column, as in ShareGPT. "" and null mean no system prompt."""
     first = next(chain.from_iterable(parts), None)
     column, *others = [name for name in SYSTEMS if record.get(name) not in (None, "")] or [""]
     if not column or first is None:
@@ -152,7 +152,7 @@ def _system_message(parts: Sequence[Sequence[Message]], record: Mapping[str, Any
 
 
 def text_of(value: Any, where: str) -> str:
-    """Return a value if it is text that can be written as UTF-8; raise a DocumentError if not."""
+    """Return a value that is text and can be written as UTF-8. Raises a DocumentError otherwise."""
     if type(value) is not str:
         raise _wrong_type(where, value, "a string is expected; filter the row out or write ''")
     if not value.isascii():
@@ -168,13 +168,13 @@ def text_of(value: Any, where: str) -> str:
 
 
 def messages_of(value: Any, column: str) -> list[Message]:
-    """Check a conversation and give every message a `role` and, unless it has none, a `content`.
+    """Check a conversation, and give every message a `role` and, unless it has none, a `content`.
 
-    The fields `from` and `value` of ShareGPT become `role` and `content`; `human` is the user and `gpt` the assistant.
-    A question and its answer in one object, `input` and `output` in Capybara, become two messages.
-    An `observation` becomes a message of a tool. The content of a `function_call`, JSON with the name and arguments of
-    one call or several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template. A
-    DocumentError is raised if it is not a list of messages, or a role is unknown.
+    The fields `from` and `value` of ShareGPT become `role` and `content`; `human` becomes user and `gpt` assistant. A
+    question and its answer in one object (`input` and `output` in Capybara) become two messages. An `observation`
+    becomes a tool message. The content of a `function_call`, JSON with the name and arguments of one or several calls,
+    becomes the `tool_calls` of the assistant. All other fields are left for the chat template. Raises a DocumentError
+    if the value is not a list of messages, or if a role is unknown.
     """
     if not isinstance(value, list):
         raise _wrong_type(f"'{column}'", value, "a list of messages is expected")
@@ -187,7 +187,7 @@ def messages_of(value: Any, column: str) -> list[Message]:
 
 
 def _exchange(turn: Any) -> list[Any]:
-    """Return a question and its answer in one object as two messages; leave other messages unchanged."""
+    """Split a question and its answer in one object into two messages. Other messages are returned unchanged."""
     if not isinstance(turn, dict) or not turn.keys() >= {_ASKED, _ANSWERED} or "role" in turn:
         return [turn]
     others = {name: value for name, value in turn.items() if name not in (_ASKED, _ANSWERED)}
@@ -200,7 +200,7 @@ def _message(message: Any, where: str) -> Message:
         raise record_error(
             f"{where} is a {type(message).__name__} where an object with a role is expected", "wrong_type"
         )
-    # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
+    # apply_chat_template drops nulls from transformers 5 on; otherwise templates write "None"
     message = {key: value for key, value in message.items() if value is not None}
     if (refused := refusal("message", message)) is not None:
         raise record_error(f"{where}: {refused}")
@@ -232,7 +232,7 @@ def _message(message: Any, where: str) -> Message:
         )
     message = {key: value if type(value) is str else plain(value, where) for key, value in message.items()}
     message["role"] = known[role]
-    # the names under which templates read the reasoning of an answer, as transformers gives them from 5 on
+    # the names under which templates read the reasoning of an answer; transformers provides them from version 5 on
     reasoning = next((message[name] for name in REASONING if name in message), None)
     if reasoning is not None:
         for number, part in enumerate(reasoning if isinstance(reasoning, list) else [{"text": reasoning}]):
@@ -241,7 +241,7 @@ def _message(message: Any, where: str) -> Message:
 
 
 def _with_joined_thoughts(message: Message) -> Message:
-    """Return a message in which reasoning that is a list of parts is text, which is all that templates take."""
+    """Return the message with reasoning that is a list of parts joined to text, because templates accept only text."""
     parts = message.get(REASONING[0])
     if not isinstance(parts, list):
         return message
@@ -259,7 +259,7 @@ def _check_part(part: Any, where: str) -> None:
 
 
 def _is_plain(message: object) -> bool:
-    """Whether a message has only a usual role and a content in ASCII, as most do, and needs no further checks."""
+    """Whether a message has only a known role and an ASCII content, as most do, and needs no further checks."""
     if type(message) is not dict or len(message) != 2:
         return False
     role, content = message.get("role"), message.get("content")
@@ -267,10 +267,10 @@ def _is_plain(message: object) -> bool:
 
 
 def plain(value: Any, where: str) -> Any:
-    """Return a value as JSON types; values that JSON does not have, such as Arrow times, become their type's name.
+    """Return a value as JSON types. Values that JSON lacks, such as Arrow times, become the name of their type.
 
-    Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know. A
-    DocumentError is raised if the value is nested too deeply.
+    Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know. Raises a
+    DocumentError if the value is nested too deeply.
     """
     try:
         return _plain(value)
@@ -287,7 +287,7 @@ def _plain(value: Any) -> Any:
 
 
 def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
-    """Return the `tool_calls` of a message of the role function_call, whose content is JSON of one call or a list."""
+    """Return the `tool_calls` of a function_call message. Its content is JSON: one call or a list of calls."""
     calls = _listed_calls(text, f"{where} is a function_call, and its content")
     if not calls or not all(isinstance(call.get("name"), str) for call in calls):
         raise record_error(f"{where} is a function_call, and its content names no function: write name and arguments")
@@ -298,7 +298,7 @@ def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
 
 
 def _listed_calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """Return calls of tools as a list; they may be JSON, as a whole or one by one, or a single one."""
+    """Return tool calls as a list. The value may be one call or a list, and the whole or each call may be JSON."""
     calls = from_json(value, where) or []
     calls = [from_json(call, where) for call in (calls if isinstance(calls, list) else [calls])]
     if not all(isinstance(call, dict) for call in calls):
@@ -307,7 +307,7 @@ def _listed_calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any, where: str) -> Any:
-    """Parse a string of JSON; other values stay as they are. Raises a DocumentError if the string is not JSON."""
+    """Parse a JSON string; return other values unchanged. Raises a DocumentError if the string is not JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
@@ -315,7 +315,7 @@ def from_json(value: Any, where: str) -> Any:
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools of a conversation, given as a list or as JSON of one; None without tools."""
+    """Return the tools of a conversation from a list or its JSON; None without tools."""
     tools = from_json(value, f"'{TOOLS}'") if isinstance(value, str) and value else value or None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise _wrong_type(f"'{TOOLS}'", tools, "a list of objects is expected")
@@ -328,13 +328,13 @@ def tools_of(value: Any) -> list[Any] | None:
 def _marked_messages(
     columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], train_on: TrainOn, shared: int
 ) -> tuple[list[int], list[int], dict[int, dict[str, Any]]]:
-    """Return (masked, required, partly): what messages say about their training, given the columns that hold them.
+    """Return (masked, required, partly) from the training marks of messages; `columns` has their columns and messages.
 
-    masked: numbers of messages that are context only. required: numbers of messages with a mark, on the whole or on a
-    part, that says trained. partly: copies of messages with `UNTRAINED` and `END_UNTRAINED` around the parts that are
-    not trained. Messages are counted through all columns; the first `shared` ones belong to the prompt.
+    masked: numbers of messages that are only context. required: numbers of messages with a mark, on the whole or on a
+    part, that requires training. partly: copies of messages with `UNTRAINED` and `END_UNTRAINED` around the untrained
+    parts. Messages are numbered across all columns; the first `shared` ones belong to the prompt.
 
-    Raises a DocumentError if marks are wrong, or contradict each other or `train_on`, or a trained answer is empty.
+    Raises a DocumentError if marks are wrong or contradict each other or `train_on`, or if a trained answer is empty.
     """
     masked, required, partly = list[int](), list[int](), dict[int, dict[str, Any]]()
     places = [(column, at, message) for column, messages in columns for at, message in enumerate(messages)]
@@ -352,7 +352,7 @@ def _marked_messages(
                 (masked if trained is False else required).append(number)
             if trained is not False and not all(said for said, _ in of_parts):
                 partly[number] = copy
-        # an answer with nothing that a template could write, not even tool calls
+        # an answer without anything that a template could write, not even tool calls
         is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
         is_context = in_prompt or number < shared or trained is False or message["role"] != "assistant"
         if is_empty and not is_context:
@@ -372,7 +372,7 @@ def _check_train_on(said: bool | None, words: str, role: str, train_on: TrainOn,
 
 
 def _said_by(owner: Mapping[str, Any], place: Place, where: str) -> Said:
-    """Return what the marks of a message or a part say."""
+    """Return whether the marks of a message or a part require or forbid training."""
     found = {name: owner[name] for name in MARKS[place] if owner.get(name) is not None}
     for name, value in found.items():
         if not isinstance(value, int | float) or value not in (0, 1):
@@ -385,7 +385,7 @@ def _said_by(owner: Mapping[str, Any], place: Place, where: str) -> Said:
 
 
 def _with_marks(message: dict[str, Any], where: str) -> tuple[dict[str, Any], list[Said]]:
-    """Return a copy of a message with marks around parts that are not trained, and what the parts say."""
+    """Return (copy of a message with marks around untrained parts, marks of its parts)."""
     copy, said = message, list[Said]()
     for name in ("content", REASONING[0]):
         value = message.get(name)
@@ -401,7 +401,7 @@ def _with_marks(message: dict[str, Any], where: str) -> tuple[dict[str, Any], li
 
 
 def _parts_of_spans(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the content of a message as parts with marks; text outside of its spans is not trained."""
+    """Return the content of a message as parts with marks. Text outside of its spans is not trained."""
     content, spans = message.get("content"), message[SPANS]
     if not (isinstance(content, str) and isinstance(spans, list) and spans):
         raise record_error(

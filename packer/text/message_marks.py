@@ -1,18 +1,18 @@
-"""One rendering that shows where every message ends, by a copy of the template that writes a mark after each.
+"""Find where every message ends in one rendering, with a copy of the template that writes a mark after each message.
 
-Most templates write a beginning, then one message after the other in a loop, then the generation prompt. If the loop
-writes the first N messages before the template reads a later one, a chat of these N messages alone begins with the same
-text. So a message ends where the body of the loop ends. Example: the copy of
+Most templates write a beginning, then the messages in a loop, then the generation prompt. If the loop writes the first
+N messages before the template reads a later one, a chat of these N messages alone begins with the same text. A message
+therefore ends where the body of the loop ends. Example: the copy of
 
     {% for message in messages %}[{{ message.content }}]{% endfor %}
 
 writes "[a]|[b]|" for two messages, where | stands for the mark: they end at 3 and 6 of "[a][b]".
 
-The rendering notes which messages the template reads. If the template looks ahead, or has another form, every beginning
-of the chat is rendered separately. docs/how-to/chat-templates.md defines where a message ends.
+The rendering records which messages the template reads. If the template looks ahead, or has another form, every
+beginning of the chat is rendered separately. docs/how-to/chat-templates.md defines where a message ends.
 
-Templates may also mark the assistant's text by tags: {% generation %} ... {% endgeneration %}. The same rendering
-writes marks around the enclosed text, if nothing in the template reads it.
+Templates may also tag the assistant's text: {% generation %} ... {% endgeneration %}. The same rendering writes marks
+around the tagged text, if nothing in the template reads that text.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from packer.text.template_environment import (
 _START, _END = "\U000f5afb", "\U000f5afd"
 _FIRST_BYTES = _END.encode()[:3]
 _AFTER = {"add_generation_prompt", "enable_thinking", "bos_token", "eos_token", "pad_token", "unk_token"}
-"""Names that the statements after the loop may read."""
+"""Names that statements after the loop may read."""
 _OTHER_SOURCES = (nodes.Block, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """A whole chat as text."""
+    """Text of a whole chat."""
 
     chat: Chat
     text: str
     places: list[int] | None = None
-    """Ends of the first message, the second, ... in this text; None if not known."""
+    """Ends of the first message, the second, ... in this text; None if unknown."""
     ends: list[int] | None = None
-    """`places`, if a chat of the first message, the first two, ... alone is rendered to the text up to there; None if
+    """`places`, if a chat of only the first message, the first two, ... is rendered as the text up to there; None if
     this rendering does not show that."""
     behind: str | None = None
-    """Text that the template writes after the last message; None if not known from this rendering."""
+    """Text that the template writes after the last message; None if this rendering does not show it."""
     generated: list[tuple[int, int]] | None = None
     """Spans in {% generation %} tags, if requested."""
 
@@ -69,15 +69,15 @@ class RenderedChat:
 def render_with_marks(
     templates: Templates, chat: Chat, *, prompt: bool = False, ends: bool = True, tags: bool = False
 ) -> RenderedChat:
-    """Render a chat once, with marks, and take the marks out of the text.
+    """Render a chat once, with marks, and remove the marks from the text.
 
-    With `ends`, find where its messages end, if possible. With `tags`, find what {% generation %} encloses, by a second
-    rendering if something in the template may read the enclosed text.
+    With `ends`, find where its messages end, if possible. With `tags`, find the text in {% generation %} tags; this
+    takes a second rendering if something in the template may read the tagged text.
     """
     if not (ends or tags):
         return RenderedChat(chat, templates.render(chat, prompt=prompt))
     source = templates.source_of(chat)
-    held = pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings are UTF-8 there
+    held = pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # stores strings as UTF-8
     is_free = not (_FIRST_BYTES in held or _may_write_marks(source))
     of_all, in_place = _count_tags(source)
     marked = tags and is_free and of_all == in_place
@@ -92,7 +92,7 @@ def render_with_marks(
         places, after = _places(untagged, progress, len(chat.messages))
         behind, is_exact = after if is_exact else None, is_exact and not (progress.looked_ahead or after)
         text = written.replace(_START, "").replace(_END, "")
-    else:  # a template that refuses watched messages may take a list
+    else:  # a template that raises for watched messages may accept a list
         text = templates.render(chat, prompt=prompt, marked=marked)
     generated = None
     if marked:
@@ -103,7 +103,7 @@ def render_with_marks(
 
 
 def _generated(templates: Templates, chat: Chat, text: str) -> list[tuple[int, int]]:
-    """Find what {% generation %} encloses by another rendering, which must not change the text."""
+    """Find the text in {% generation %} tags by a separate rendering, which must not change the text."""
     if mark := next((mark for mark in (BEGIN_GENERATED, END_GENERATED) if mark in text), None):
         raise record_error(
             f"a text holds U+{ord(mark):X}, a character for private use, with which packer marks what "
@@ -118,17 +118,17 @@ def _generated(templates: Templates, chat: Chat, text: str) -> list[tuple[int, i
 
 @lru_cache(64)
 def _with_end_marks(source: str, *, marked: bool) -> tuple[Template | None, bool]:
-    """Compile a copy of a template that writes marks before its last loop, and after every message in the loop.
+    """Compile a copy of a template that writes a mark before its last loop, and one after every message in the loop.
 
-    With `marked`, it also writes marks around what {% generation %} encloses. Returns None if the template has another
-    form. Also returns whether a chat of the first messages may begin with the same text: the part after the loop does
-    not depend on messages, and only this part reads `add_generation_prompt`.
+    With `marked`, it also writes marks around {% generation %} tags. Returns (template, is_exact). The template is None
+    if its form is not supported. is_exact says whether a chat of the first messages begins with the same text: the part
+    after the loop does not depend on messages, and only this part reads `add_generation_prompt`.
     """
     try:
         tree = parsed(source, marked=marked)
         tree.body = [node for node in tree.body if not _is_default(node)]
         at = max((at for at, node in enumerate(tree.body) if isinstance(node, nodes.For)), default=None)
-        prints = any(node.name == "pprint" for node in tree.find_all(nodes.Filter))  # lists, and no other sequences
+        prints = any(node.name == "pprint" for node in tree.find_all(nodes.Filter))  # prints only lists correctly
         if at is None or any(tree.find_all(_OTHER_SOURCES)) or prints:
             return None, False
         loop, before, after = tree.body[at], nodes.Template(tree.body[: at + 1]), nodes.Template(tree.body[at + 1 :])
@@ -145,13 +145,13 @@ def _with_end_marks(source: str, *, marked: bool) -> tuple[Template | None, bool
 
 
 def _is_default(node: nodes.Node) -> bool:
-    """Whether a statement sets `add_generation_prompt` if it is missing, which it never is."""
+    """Whether a statement sets a default for `add_generation_prompt`; packer always passes this argument."""
     missing = nodes.Not(nodes.Test(nodes.Name("add_generation_prompt", "load"), "defined", [], [], None, None))
     return isinstance(node, nodes.If) and node.test == missing and not (node.elif_ or node.else_)
 
 
 def _places(marked: str, progress: LoopProgress, count: int) -> tuple[list[int] | None, str | None]:
-    """Return where the messages end in a text, and the text after the last one; None for both if not known."""
+    """Return (ends of the messages in the text, text after the last one); both are None if unknown."""
     head, _, body = marked.rpartition(_START)
     *pieces, behind = body.split(_END)
     if progress.left_out + len(pieces) != count:
@@ -167,15 +167,15 @@ def _may_write_marks(source: str) -> bool:
 
 
 def has_generation_tags(source: str) -> bool:
-    """Whether a template has the tag; a comment, a string or raw text that names it does not count."""
+    """Whether a template has {% generation %} tags. Comments, strings and raw text with this name do not count."""
     return _count_tags(source)[0] > 0
 
 
 @lru_cache(64)
 def _count_tags(source: str) -> tuple[int, int]:
-    """Count all tags, and the tags outside of macros, captured text and filters.
+    """Return (number of tags, number of tags outside of macros, captured text and filters).
 
-    Both counts are 0 if the template's syntax is wrong.
+    Both are 0 if the template's syntax is wrong.
     """
     try:
         tree = parsed(source, marked=True)
@@ -187,9 +187,9 @@ def _count_tags(source: str) -> tuple[int, int]:
 def untrained_parts(
     templates: Templates, one: RenderedChat, train_on: TrainOn, remedy: Callable[[Chat], str]
 ) -> list[tuple[int, int]]:
-    """Find the parts of messages that are not trained, by a rendering with marks.
+    """Return the spans of untrained parts of messages, located by a rendering with marks.
 
-    Raises a DocumentError with the remedy for a chat if the marks change the text.
+    Raises a DocumentError, with `remedy(chat)`, if the marks change the text.
     """
     chat, roles = one.chat, [message["role"] for message in one.chat.messages]
     turns = [turn for turn in sorted(chat.partly) if chat.first <= turn < len(roles)]
@@ -209,7 +209,7 @@ def untrained_parts(
 
 
 def _split_at_marks(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
-    """Take the marks out of a text and return the spans between them: "a<b>c" is "abc" with (1, 2)."""
+    """Remove the marks from a text, and return it with the spans between them: "a<b>c" is "abc" with (1, 2)."""
     text, *pieces = marked.split(begin)
     if end in text:
         raise _misplaced()
@@ -230,7 +230,7 @@ def _split_at_marks(marked: str, begin: str, end: str) -> tuple[str, list[tuple[
 
 
 def _misplaced() -> DocumentError:
-    """Return the error for a template that moves or changes what tags enclose."""
+    """Return the error for a template that moves or changes tagged text."""
     return record_error(
         "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "
         "marks, so its place is not known; fix the template, or --train-on all",
@@ -239,12 +239,12 @@ def _misplaced() -> DocumentError:
 
 
 def _is_mark(node: nodes.Node) -> bool:
-    """Whether a statement writes the mark before what a tag encloses."""
+    """Whether a statement writes the mark at the beginning of tagged text."""
     return isinstance(node, nodes.Output) and node.nodes == [nodes.TemplateData(BEGIN_GENERATED)]
 
 
 def _count_in_place(body: Sequence[nodes.Node]) -> int:
-    """Count the tags that write straight into the text, by their marks."""
+    """Count the tags, by their marks, that write directly to the text."""
     count = 0
     for node in body:
         if isinstance(node, nodes.For) and not node.recursive:

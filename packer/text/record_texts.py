@@ -1,8 +1,8 @@
-"""Records to the texts or chats of their documents: prompts with completions, and preference pairs, which are two.
+"""Convert records to the texts or chats of their documents. A preference pair has two documents.
 
-Loss covers what follows the prompt. In a preference pair, the prompt has the same tokens on both sides. It ends where
+Loss covers the text after the prompt. In a preference pair, the prompt has the same tokens on both sides. It ends where
 TRL's DPOTrainer ends it: at the first token in which either side differs from the prompt tokenized alone. If no column
-holds the prompt, it is what both sides begin with: messages, or characters.
+holds the prompt, it is the common beginning of both sides, in messages or characters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packer.text.tokens import MarkedText, TextTokens, Tokens
 
 
 def texts_of(record: Mapping[str, Any], records: Records, train_on: TrainOn, *, may_be_empty: bool) -> list[MarkedText]:
-    """Return the texts of a record's documents as they are: a text, a prompt with its completion, or both answers.
+    """Return the texts of a record's documents unrendered: a text, a prompt with its completion, or both answers.
 
     The answers of a pair may be empty if `may_be_empty`. Raises a DocumentError if a value is wrong, or needs a chat
     template.
@@ -51,9 +51,9 @@ def chats_of(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> 
 
 
 def _with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any]:
-    """Return a record of a prompt and a completion, or answers, in which these strings are lists of messages.
+    """Return a record whose prompt, completion or answers are lists of messages instead of strings.
 
-    Questions and answers in the column `history` come before the prompt.
+    Questions and answers in the column `history` are put before the prompt.
     """
     prompt = records.columns[0] if records.kind == "prompt+completion" else str(records.prompt_column)
     earlier = [
@@ -71,7 +71,7 @@ def _with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any
 
 
 def _prompt_texts(record: Mapping[str, Any], prompt: str, input_column: str | None) -> list[str]:
-    """Return the parts of a prompt that are not empty: in the Alpaca format, the instruction and its input."""
+    """Return the non-empty parts of a prompt: in the Alpaca format, the instruction and its input."""
     texts = [text_of(record[prompt], f"'{prompt}'")]
     if input_column is not None and record[input_column] is not None:
         texts.append(text_of(record[input_column], f"'{input_column}'"))
@@ -79,7 +79,7 @@ def _prompt_texts(record: Mapping[str, Any], prompt: str, input_column: str | No
 
 
 def _history_of(value: Any) -> list[list[str]]:
-    """Return the earlier turns of a record, each a question and its answer; null means that there are none."""
+    """Return the earlier turns of a record, each a question and its answer. Null means no earlier turns."""
     for turn in value if isinstance(value, list) else [value] if value else []:
         if not isinstance(turn, list) or len(turn) != 2:
             raise record_error(
@@ -91,7 +91,7 @@ def _history_of(value: Any) -> list[list[str]]:
 
 
 def _refuse_without_template(record: Mapping[str, Any]) -> None:
-    """Raise a DocumentError if a record has a system prompt or earlier turns, which text has no place for."""
+    """Raise a DocumentError if a record has a system prompt or earlier turns, which plain text cannot represent."""
     for column in OF_PROMPTS:
         if record.get(column):
             raise record_error(
@@ -101,7 +101,7 @@ def _refuse_without_template(record: Mapping[str, Any]) -> None:
 
 
 def refuse_undesirable(record: Mapping[str, Any], columns: Sequence[str]) -> None:
-    """Raise a DocumentError if a record, whose text is in these columns, says that its answer is a bad example."""
+    """Raise a DocumentError if a record with its text in these columns marks its answer as a bad example."""
     for name in DESIRABLE:
         if name not in columns and str(record.get(name)).lower() == "false":
             raise record_error(
@@ -112,10 +112,10 @@ def refuse_undesirable(record: Mapping[str, Any], columns: Sequence[str]) -> Non
 
 
 def _texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty: bool) -> list[MarkedText]:
-    """Return both answers of a pair as text, each after its prompt; the answers alone are trained.
+    """Return both answers of a pair as text, each after its prompt. Only the answers are trained.
 
-    An answer may be empty if a token ends it. A DocumentError is raised if a value is no text, or the answers share no
-    prompt.
+    An answer may be empty if an end token follows it. Raises a DocumentError if a value is not text, or if the answers
+    share no prompt.
     """
     sides = [text_of(record[column], f"'{column}'") for column in records.columns]
     prompt = _prompt_of(record, records)
@@ -134,7 +134,7 @@ def _texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty:
 def _chats_of_pair(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> list[Chat]:
     """Return both answers of a pair as conversations, each after its prompt.
 
-    A DocumentError is raised if a value is wrong, or an answer is not the assistant's.
+    Raises a DocumentError if a value is wrong, or if an answer is not from the assistant.
     """
     columns, prompt = records.columns, _prompt_of(record, records)
     sides = [messages_of(record[column], column) for column in columns]
@@ -163,9 +163,9 @@ def _chats_of_pair(record: Mapping[str, Any], records: Records, train_on: TrainO
 
 
 def begin_together(texts: Sequence[MarkedText], found: Tokens, tokens: TextTokens) -> None:
-    """Begin both answers of every pair after the tokens that they share with their prompt.
+    """Let both answers of every pair begin after the tokens that they share with their prompt.
 
-    `found` are the tokens of `texts`; the places in it of what is trained are changed.
+    `found` has the tokens of `texts`; its positions of trained text are modified.
     """
     prompts = [one.text[: one.trained[0][0]] if one.trained else "" for one in texts]
     first_places = np.cumsum([0, *(len(one.places) for one in texts)])
@@ -186,7 +186,7 @@ def begin_together(texts: Sequence[MarkedText], found: Tokens, tokens: TextToken
 
 
 def _prompt_of(record: Mapping[str, Any], records: Records) -> Any:
-    """Return the value of the prompt's column; None if there is none. All records have one, or none has."""
+    """Return the value of the prompt column, None without one. Either all records have a prompt, or none has."""
     column = records.prompt_column
     value = record.get(column) if column is not None else None
     if records.has_prompts and value is None:
@@ -200,7 +200,7 @@ def _prompt_of(record: Mapping[str, Any], records: Records) -> Any:
 
 
 def _check_repeated(prompt: str | None, shared: list[Message], records: Records) -> None:
-    """Check that a prompt in a string is one of the messages with which both sides begin."""
+    """Check that a prompt given as a string is one of the messages with which both sides begin."""
     contents = [message.get("content") for message in shared]
     if prompt is not None and prompt.strip() not in [one.strip() if isinstance(one, str) else "" for one in contents]:
         raise record_error(
@@ -224,9 +224,9 @@ def _empty(column: str) -> DocumentError:
 
 
 def _shared_text(chosen: str, rejected: str) -> int:
-    """Return the number of characters that both texts begin with.
+    """Return the length of the common beginning of both texts, in characters.
 
-    A space at the end belongs to the answers, and so does the last character of the shorter text.
+    A space at its end belongs to the answers, and so does the last character of the shorter text.
     """
     last = min(len(chosen), len(rejected)) - 1
     shared = next((at for at in range(last + 1) if chosen[at] != rejected[at]), None)
@@ -236,7 +236,7 @@ def _shared_text(chosen: str, rejected: str) -> int:
 
 
 def _ends_in_spaces(prompt: str) -> bool:
-    """Whether a prompt may have other tokens if tokenized alone, although a token ends with it on both sides.
+    """Whether a prompt tokenized alone may have different tokens, although a token ends with it on both sides.
 
     GPT-2's tokenizer splits "a  b" into "a", " " and " b", but "a  " into "a" and "  ".
     """

@@ -1,13 +1,13 @@
-"""Messages to text, by a tokenizer's chat template; and the built-in templates that may take its place.
+"""Render messages to text by a tokenizer's chat template, or by a built-in template that replaces it.
 
-Templates take parts of contents and calls of tools in different forms, which short chats show. Arguments of calls are
-an object or, as OpenAI writes them, a string of JSON. Some templates take both, others only one of them: they raise an
-error for the other, or write it as escaped JSON or in Python's notation.
+Templates expect content parts and tool calls in different forms; packer finds out by rendering short chats. Arguments
+of calls are an object or, as OpenAI writes them, a JSON string. Some templates accept both, others only one of them:
+they raise an error for the other, or write it as escaped JSON or in Python's notation.
 
-A template that rewrites earlier answers, as Qwen3's does, does not show what was written in chats of several. A
-built-in one may take its place only if both agree on chats with one answer, and on what the model is given to answer.
-This depends on the arguments of a chat (`enable_thinking`), and on whether it has tools, calls or thoughts. So short
-chats of the same kind are compared, once for all chats of a kind.
+A template that rewrites earlier answers, as Qwen3's does, hides these answers in chats with several of them. A built-in
+template may replace it only if both render chats with one answer, and generation prompts, identically. This depends on
+the arguments of a chat (`enable_thinking`), and on whether it has tools, calls or thoughts. Short chats of the same
+kind are therefore compared, once for all chats of a kind.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from packer.text.conversations import Chat, Message, from_json, record_error
 from packer.text.template_environment import compiled, names_read
 from packer.text.tokenizer import Tokenizer
 
-_PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which no template changes
+_PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which templates leave unchanged
 
 _DATE = datetime(2024, 7, 26)
-"""Date that templates write as today's, so that packs of different days are equal; Llama's write it by default."""
+"""Date that templates get as today's, so that packs of different days are equal. It is the default of Llama's."""
 
 # arguments of transformers' apply_chat_template
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
 _NOT_FOR_TEMPLATES = ("continue_final_message", "return_assistant_tokens_mask", "sanitize_control_tokens")
 _NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
 
-# a tool and the arguments of its call, for a short chat that shows how a template writes calls
+# a tool, and arguments of its call, for the short chat that tests how a template writes calls
 _LOOK = [{"type": "function", "function": {"name": "look", "description": "?", "parameters": {"type": "object"}}}]
 _LOOK_AT = {"city_of": "Cologne"}
 
-# messages and tools of short chats on which built-in templates are compared with others
+# messages and tools of the short chats that compare built-in templates with others
 _SYSTEM: Message = {"role": "system", "content": "Be brief. "}
 _QUESTION: Message = {"role": "user", "content": " What is\n 2 + 2? "}
 _ANSWER: Message = {"role": "assistant", "content": "\n4, of course. "}
@@ -56,22 +56,22 @@ _ADD = {"name": "add", "description": "Addition, naïve.", "parameters": _PARAME
 _TOOLS = [{"type": "function", "function": function} for function in (_ADD, {**_ADD, "name": "sum"})]
 
 _MOST = 256
-"""Number of results that are kept, one for each kind of chat: every chat may have arguments of its own."""
+"""Maximum number of cached results, one per kind of chat; limited because every chat may have different arguments."""
 
 
 class _CallNeeds(NamedTuple):
-    """What a chat template needs to write calls."""
+    """Requirements of a chat template for writing calls."""
 
-    arguments: type | None  # dict or str; None if it takes both, or neither
-    content: bool  # beside calls, if only an empty one
+    arguments: type | None  # required type of arguments, dict or str; None if both work, or neither
+    content: bool  # whether `content` must be present besides calls, even if empty
     writes_neither: bool
 
 
 class Templates:
-    """Chat templates of a tokenizer, or in their place `source`: a template, or the name of a built-in one.
+    """Chat templates of a tokenizer, unless `source` (a template, or the name of a built-in one) replaces them.
 
-    A PackerError is raised if there is no template, one is not text, or a built-in one needs tokens that the tokenizer
-    lacks.
+    Raises a PackerError if there is no template, if one is not text, or if the tokenizer lacks tokens of a built-in
+    one.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
@@ -91,7 +91,7 @@ class Templates:
         self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
         self._takes_parts: dict[tuple[str, str], bool] = {}
-        self._call_needs: dict[bool, _CallNeeds] = {}  # of chats with tools, and without
+        self._call_needs: dict[bool, _CallNeeds] = {}  # for chats with tools (True) and without (False)
 
     def source_of(self, chat: Chat) -> str:
         """Return the template for a chat: `tool_use` for tools, if it exists. Raises a DocumentError if none fits."""
@@ -105,7 +105,7 @@ class Templates:
         return self.sources[wanted]
 
     def fitted(self, chat: Chat) -> tuple[Chat, bool]:
-        """Return a chat with contents and calls as its template takes them, and whether it leaves out some calls."""
+        """Return (chat with contents and calls in the form that its template needs, whether it omits some calls)."""
         chat = self.with_joined_parts(chat)
         if all(CALLS not in message and "content" in message for message in chat.messages):
             return chat, False
@@ -117,9 +117,9 @@ class Templates:
         return replace(chat, messages=messages, partly=partly), leaves_out
 
     def with_joined_parts(self, chat: Chat) -> Chat:
-        """Join the parts of contents where the template takes text only: ["What is", " 2?"] is "What is 2?".
+        """Join the parts of contents if the template accepts only text: ["What is", " 2?"] becomes "What is 2?".
 
-        The parts stay apart for roles whose parts the template writes itself.
+        Parts are not joined for roles whose parts the template handles itself.
         """
         if not any(isinstance(message.get("content"), list) for message in chat.messages):
             return chat
@@ -136,10 +136,10 @@ class Templates:
         return replace(chat, messages=messages)
 
     def _writes_parts(self, source: str, role: str) -> bool:
-        """Whether a template writes the parts of a role's messages, or writes neither these nor their joined text."""
+        """Whether a template writes the parts of a role's messages, or neither the parts nor their joined text."""
         try:
             template = compiled(source)
-        except TemplateError:  # which rendering reports
+        except TemplateError:  # reported when the chat is rendered
             return True
         first, second = _PARTS
         before: list[Message] = [] if role in ("system", "user") else [{"role": "user", "content": "?"}]
@@ -160,14 +160,14 @@ class Templates:
         return (bool(between[1]) and "text" not in between[0]) or isinstance(joined, Exception) or first not in joined
 
     def unread(self, chat: Chat) -> list[str]:
-        """Return the names of a chat's arguments that its template does not read; its tools are an argument, too."""
+        """Return the names of a chat's arguments that its template does not read. Tools count as an argument."""
         if not chat.kwargs and chat.tools is None:
             return []
         given = [*_arguments(chat), *([TOOLS] if chat.tools is not None else [])]
         return [name for name in given if name not in names_read(self.source_of(chat))]
 
     def _find_call_needs(self, has_tools: bool) -> _CallNeeds:
-        """Find out by short chats how templates take calls."""
+        """Find out, by rendering short chats, in which form the templates need calls."""
         tools = _LOOK if has_tools else None
         texts, content = [], {"content": ""}
         for arguments, beside in ((_LOOK_AT, content), (json.dumps(_LOOK_AT), content), (_LOOK_AT, {})):
@@ -183,10 +183,10 @@ class Templates:
         return _CallNeeds(kind, texts[2] is None, not (objects or strings) and None not in texts[:2])
 
     def render(self, chat: Chat, count: int | None = None, *, prompt: bool = False, marked: bool = False) -> str:
-        """Render the first `count` messages of a chat, by default all, or raise a DocumentError.
+        """Render the first `count` messages of a chat, by default all. Raises a DocumentError if the template fails.
 
-        In errors, a rendering is named after its last message, or after the message that a generation prompt asks for.
-        `marked` writes marks around what {% generation %} encloses.
+        Errors name the last message, or with `prompt`, the message to be generated. With `marked`, marks are written
+        around {% generation %} tags.
         """
         text = self.attempt(chat, chat.messages[:count], prompt=prompt, marked=marked)
         if isinstance(text, Exception):
@@ -205,9 +205,9 @@ class Templates:
         template: Template | None = None,
         marked: bool = False,
     ) -> str | Exception:
-        """Render any messages with the tools and arguments of a chat; return what the template raises.
+        """Render any messages with the tools and arguments of a chat. Returns the exception if the template raises one.
 
-        `template` takes the place of the chat's own.
+        `template` replaces the template of the chat.
         """
         raise_if_interrupted()
         source = "" if template is not None else self.source_of(chat)
@@ -219,7 +219,7 @@ class Templates:
                 add_generation_prompt=prompt,
                 strftime_now=_strftime_now,
             )
-        except Exception as error:  # templates raise anything
+        except Exception as error:  # templates raise any exception
             if shortage(error) is not None:
                 raise
             return error
@@ -234,7 +234,7 @@ def _fitted(message: Message, needs: _CallNeeds, where: str) -> Message:
 
 
 def _fitted_call(call: dict[str, Any], needs: _CallNeeds, where: str) -> dict[str, Any]:
-    """Return a call with arguments in the form that a template needs; none, null and "" are an empty object."""
+    """Return a call with arguments in the form that a template needs. Missing, null or "" become an empty object."""
     if isinstance(call.get("function"), dict):
         return {**call, "function": _fitted_call(call["function"], needs, where)}
     arguments = call.get("arguments") or {}
@@ -252,10 +252,10 @@ def _strftime_now(format: str) -> str:  # templates may name the argument
 
 
 def _arguments(chat: Chat) -> dict[str, Any]:
-    """Return the arguments of a chat that are for its template.
+    """Return the arguments of a chat for its template.
 
-    Leaves out arguments that `apply_chat_template` takes itself and that do not change the text. Leaves out null, which
-    stands for a missing argument in formats such as Parquet, where all records have the same arguments.
+    Parameters of `apply_chat_template` itself are left out if they do not change the text. Null is left out as well: in
+    formats such as Parquet, where all records have the same arguments, it means a missing argument.
     """
     given = {name: value for name, value in chat.kwargs.items() if value is not None}
     found = {name: value for name, value in given.items() if name not in _NOT_FOR_TEXT}
@@ -281,14 +281,14 @@ def choice_of(tokenizer: Tokenizer) -> str:
 
 
 def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
-    """Chat templates by name; a tokenizer has one or several."""
+    """Return the chat templates by name; a tokenizer has one or several. Raises a PackerError if one is not text."""
     name = tokenizer.name
     if not templates and (templates is None or isinstance(templates, str | dict)):
         raise OtherSourceError(f"{name} has no chat template", choice_of(tokenizer))
     by_name = templates if isinstance(templates, dict) else {"default": templates}
     for which, template in by_name.items():
         is_text = isinstance(which, str) and isinstance(template, str) and bool(template)
-        if not is_text or template != template.encode(errors="ignore").decode():  # which leaves out lone surrogates
+        if not is_text or template != template.encode(errors="ignore").decode():  # encode drops lone surrogates
             raise PackerError(
                 f"{name} has a chat template that is not text: {str({which: template})[:60]!a} (chat_template in "
                 "tokenizer_config.json); fix it, or give another by --chat-template FILE"
@@ -297,7 +297,7 @@ def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
 
 
 class StandIns:
-    """The built-in templates that may take the place of `own` ones."""
+    """Built-in templates that may replace the templates in `own`."""
 
     def __init__(self, own: Templates) -> None:
         self._own = own
@@ -307,15 +307,16 @@ class StandIns:
         self._found: dict[bytes, tuple[str | None, bool]] = {}
 
     def of(self, chat: Chat) -> str | None:
-        """Return the built-in template that takes the place of one that rewrites earlier answers.
+        """Return the built-in template that replaces `own` for a chat, because `own` rewrites earlier answers.
 
-        Returns None if the template does not rewrite answers, is one of several, or no built-in one writes alike.
+        Returns None if it does not rewrite answers, if there are several templates, or if no built-in one renders the
+        same text.
         """
         name, rewrites = self._likeness(chat)
         return name if rewrites and self._own.sources.keys() == {"default"} else None
 
     def choice(self, chat: Chat) -> str:
-        """Return the remedy if the template is unsuitable for a chat; it names a built-in one that writes alike."""
+        """Return the remedy if the template is unsuitable for a chat; it may name a built-in one with the same text."""
         name, _ = self._likeness(chat)
         if name is not None:
             return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
@@ -324,7 +325,7 @@ class StandIns:
         return f"choose a template by --chat-template (a file, or {', '.join(self._names)}, which render it otherwise)"
 
     def _likeness(self, chat: Chat) -> tuple[str | None, bool]:
-        """Return the built-in template that writes alike, and whether the own one rewrites earlier answers."""
+        """Return (built-in template that renders the same text or None, whether `own` rewrites earlier answers)."""
         arguments = {name: value for name, value in chat.kwargs.items() if name in self._read}
         thought = max((_thought_of(message) for message in chat.messages), default="")
         calls = any("tool_calls" in message or message["role"] == "tool" for message in chat.messages)
@@ -337,7 +338,7 @@ class StandIns:
         return self._found[key]
 
     def _compare(self, chat: Chat, thought: str, *, calls: bool) -> tuple[str | None, bool]:
-        """Compare answers, with the thought if there is one and with calls on request, given tools and arguments."""
+        """Compare `own` with built-in templates on answers, with `thought` if not empty and tool calls if `calls`."""
         if "default" not in self._own.sources:
             return None, False
         ends: list[list[Message]] = [[], [_ANSWER]]
@@ -351,7 +352,7 @@ class StandIns:
         return next((name for name in self._names if self._agree(name, chat, ends)), None), rewrites
 
     def _agree(self, name: str, chat: Chat, ends: list[list[Message]]) -> bool:
-        """Whether a built-in template and the own one write the same: chats with these ends, or prompts without one."""
+        """Whether both templates render chats with each of `ends` identically. An empty end asks for a prompt."""
         template = compiled(built_in(name).source)
         return all(
             self._own.attempt(chat, [*before, *end], prompt=not end)
@@ -362,9 +363,9 @@ class StandIns:
 
 
 def _thought_of(message: Message) -> str:
-    """Return a thought to compare with: "" if a message has none, a newline if its thought is empty."""
+    """Return the thought to compare with: "" if a message has none, a newline if its thought is empty."""
     content = str(message.get("content"))
     found = [content.partition("</think>")[0].rpartition("<think>")[2]] if "</think>" in content else []
-    if len(message) > 2:  # most have a role and a content only
+    if len(message) > 2:  # most have only a role and a content
         found += [message[name] for name in REASONING if name in message]
     return "" if not found else "Two and two." if any(str(text).strip() for text in found) else "\n"

@@ -1,4 +1,4 @@
-"""Chat templates, compiled as transformers does: in jinja2's sandbox, with the same names, filters and tags."""
+"""Compile chat templates as transformers does: in jinja2's sandbox, with the same names, filters and tags."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
-"""Private-use characters that are written around what {% generation %} encloses, on request."""
+"""Private-use characters that are written around {% generation %} tags, on request."""
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
-_NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # which mean something else within a call
+_NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # have another meaning within a call
 
 
 @lru_cache(64)
 def compiled(source: str, *, marked: bool = False) -> Template:
-    """Compile a chat template; `marked` writes `BEGIN_GENERATED` and `END_GENERATED` around {% generation %}.
+    """Compile a chat template. With `marked`, it writes `BEGIN_GENERATED` and `END_GENERATED` around {% generation %}.
 
-    A TemplateError is raised if its syntax is wrong, or it is nested too deeply.
+    Raises a TemplateError if its syntax is wrong, or if it is nested too deeply.
     """
     with _compiling():
         return _environment(marked).from_string(source)
 
 
 def parsed(source: str, *, marked: bool = False) -> nodes.Template:
-    """Parse a chat template to the syntax tree that `compiled` compiles; it raises the same."""
+    """Parse a chat template to the syntax tree that `compiled` compiles. Raises the same errors."""
     with _compiling():
         return _environment(marked).parse(source)
 
 
 @lru_cache(64)
 def names_read(source: str) -> frozenset[str]:
-    """Return the names that a template reads of its arguments; none if it cannot be compiled."""
+    """Return the names of the arguments that a template reads; empty if it cannot be compiled."""
     try:
         with _compiling():
             return frozenset(meta.find_undeclared_variables(parsed(source)))
@@ -50,7 +50,7 @@ def names_read(source: str) -> frozenset[str]:
 
 
 def compiled_tree(tree: nodes.Template, *, marked: bool = False) -> Template:
-    """Compile a syntax tree, with the arguments of `parsed`; the tree is changed."""
+    """Compile a syntax tree, which is modified; `marked` as in `parsed`."""
     with _compiling():
         return _environment(marked).from_string(tree)
 
@@ -61,7 +61,7 @@ def text_node(text: str) -> nodes.Node:
 
 
 def watch_loop(loop: nodes.For, mark: str) -> None:
-    """Let a loop over `WatchedMessages` note its progress, and write a mark after each message."""
+    """Make a loop over `WatchedMessages` record its progress, and write a mark after each message."""
     loop.iter = _filtered(loop.iter, "begin_messages")
     end = nodes.Output([_filtered(nodes.Const(mark), "end_message")])
     _insert_before_continue(loop.body, end)
@@ -83,7 +83,7 @@ def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Raise errors of Python's compiler and parser, which have limits of their own, as jinja2's."""
+    """Convert errors from the limits of Python's own compiler and parser to jinja2's TemplateError."""
     try:
         yield
     except (RecursionError, SyntaxError) as error:
@@ -96,19 +96,19 @@ def _compiling() -> Iterator[None]:
 
 
 class LoopProgress:
-    """How far a template has come with the messages of a chat, which `WatchedMessages` note."""
+    """Progress of a template's loop over the messages of a chat, recorded by `WatchedMessages`."""
 
     def __init__(self) -> None:
         self.left_out = 0
-        """Number of messages that the loop over messages leaves out at its beginning."""
+        """Number of leading messages that the loop skips."""
         self.done = 0
-        """Number of messages that it has left out or written."""
+        """Number of messages skipped or written so far."""
         self.looked_ahead = False
-        """Whether the template has read more than the messages that were done and the next one."""
+        """Whether the template has read a message beyond the current one."""
 
 
 class WatchedMessages(Sequence[Any]):
-    """Messages of a chat, or all but the first ones. Templates may use names without underscores."""
+    """Messages of a chat, or all but the first ones. Templates may use their names without underscores."""
 
     def __init__(self, messages: list[Any], progress: LoopProgress, left_out: int = 0) -> None:
         self._messages, self._progress, self._left_out = messages, progress, left_out
@@ -144,14 +144,14 @@ class WatchedMessages(Sequence[Any]):
 
 
 class _Rendering(Context):
-    """Holds the progress of the loop over messages."""
+    """Rendering context that also holds the progress of the loop over messages."""
 
     progress: LoopProgress | None = None
 
 
 @pass_context
 def _begin_messages(context: _Rendering, messages: Any) -> Any:
-    """Note that a loop over messages begins, and return them."""
+    """Record that a loop over messages begins, and return them."""
     if isinstance(messages, WatchedMessages):
         context.progress = messages._progress
         context.progress.left_out = context.progress.done = messages._left_out
@@ -160,7 +160,7 @@ def _begin_messages(context: _Rendering, messages: Any) -> Any:
 
 @pass_context
 def _end_message(context: _Rendering, mark: str) -> str:
-    """Note that a message has been written; return the mark to write after it."""
+    """Record that a message has been written, and return the mark to write after it."""
     if context.progress is None:
         return ""
     context.progress.done += 1
@@ -168,13 +168,13 @@ def _end_message(context: _Rendering, mark: str) -> str:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Reads `message.role`, `loop.index0` and names of a namespace directly, as most of what templates read.
+    """Sandbox that reads `message.role`, `loop.index0` and names of a namespace directly, without checks.
 
-    The class it derives from gives the same, after checks that take half of the time of a rendering.
+    The base class gives the same results, but its checks take half of the rendering time.
     """
 
     marked = False
-    """Whether marks are written around what {% generation %} encloses."""
+    """Whether marks are written around {% generation %} tags."""
     context_class = _Rendering
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -188,14 +188,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Generation(Extension):
-    """Tag `generation`, which writes what it encloses."""
+    """The tag `generation`, which writes the text that it encloses."""
 
     tags = {"generation"}  # noqa: RUF012, as jinja2 declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        # transformers makes a call of the body; a scope has the same names, and is rendered several times as fast
+        # transformers renders the body through a CallBlock; a Scope sees the same names and is several times as fast
         inner: nodes.Stmt = nodes.Scope(body)
         names = {name.name for name in inner.find_all(nodes.Name)}
         if names & _NAMES_OF_CALLS or any(inner.find_all((nodes.Break, nodes.Continue))):
@@ -209,9 +209,9 @@ class _Generation(Extension):
 
 
 class _PlainNamespace(Namespace):
-    """Takes no attribute that begins with an underscore."""
+    """Namespace that accepts no attribute with a leading underscore."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # so that an attribute may be called self
+    def __init__(*args: Any, **kwargs: Any) -> None:  # no `self`, so that an attribute may have this name
         namespace, *rest = args
         attributes = dict(*rest, **kwargs)
         for name in attributes:
@@ -232,7 +232,7 @@ class _PlainNamespace(Namespace):
 
 
 class _Dict:
-    """Makes dictionaries, without the attributes of the class `dict`."""
+    """Creates dictionaries without offering the attributes of the class `dict`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -247,11 +247,11 @@ def _raise_exception(message: str) -> None:
 
 @lru_cache(2)
 def _environment(marked: bool) -> _Sandbox:
-    """Make the environment of `transformers.utils.chat_template_utils`.
+    """Return the environment of `transformers.utils.chat_template_utils`.
 
-    Templates come with tokenizers, which may be untrusted. They see JSON types only, cannot change them, and get no
-    Python names that would lead out of the sandbox; what they repeat and write is not limited. Nothing random is
-    offered, because equal packs would differ.
+    Templates come with tokenizers, which may be untrusted. They see only JSON types, cannot modify them, and get no
+    Python names that would lead out of the sandbox. Loops and output size are not limited. Nothing random is offered,
+    because packs must be reproducible.
     """
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.marked = marked
@@ -272,5 +272,5 @@ def _environment(marked: bool) -> _Sandbox:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Return JSON; jinja2's own filter escapes the characters of HTML."""
+    """Return JSON. jinja2's own filter would escape HTML characters."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,6 +1,6 @@
-"""Columns that hold the text: a text, a prompt and its completion, a conversation, or a preference pair.
+"""Find the columns that hold the text: a text, a prompt and its completion, a conversation, or a preference pair.
 
-If none is known by its name, advice says which columns to name, by what the first records hold.
+If no column has a known name, the error suggests columns based on the first records.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ TRAIN_ON: dict[RecordKind, tuple[TrainOn, ...]] = {
     "chat": ("assistant", "each-answer", "all"),
     "pair": ("completion", "assistant"),
 }
-"""Values of `train_on` for each kind of document; the first is the default."""
+"""Allowed values of `train_on` for each kind of document; the first is the default."""
 
 JSON = ":json"
-"""Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""
+"""Suffix in `--text-column` that marks a column of JSON strings with lists of messages."""
 
-_ROLES = {*ROLE_NAMES, *SHAREGPT_ROLES, "prompter"}  # the last one of OASST
+_ROLES = {*ROLE_NAMES, *SHAREGPT_ROLES, "prompter"}  # "prompter" is used by OASST
 _ROLE, _CONTENT = ({*names("message", means)} for means in ("role", "content"))
 
 _NAMED = "name them by --text-column PROMPT,CHOSEN,REJECTED, or without a prompt that both answers begin with"
@@ -63,34 +63,34 @@ FirstRecords: TypeAlias = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Records:
-    """Columns that make a document."""
+    """Columns from which the documents of a record are made."""
 
     kind: RecordKind
     columns: tuple[str, ...]
-    """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
+    """One column; or prompt and completion; or chosen and rejected."""
     media_columns: tuple[str, ...] = ()
     """Columns of `PLACEHOLDERS` that exist; they are not read."""
     json_columns: tuple[str, ...] = ()
-    """Columns of strings that hold lists of messages as JSON."""
+    """Columns of JSON strings with lists of messages."""
     conversational: bool = False
-    """Whether the columns hold lists of messages rather than strings, or strings that become messages."""
+    """Whether the documents are chats: the columns hold lists of messages, or strings that become messages."""
     as_chats: bool = False
-    """Whether strings become messages: the prompt the user's, the completion or answer the assistant's."""
+    """Whether strings become messages: a user message from the prompt, an assistant message from the rest."""
     separated: bool = False
     """Whether an empty line follows each part of the prompt."""
     input_column: str | None = None
-    """Column that follows in the prompt, as `input` follows `instruction`; its values may be null or missing."""
+    """Column appended to the prompt, as `input` is to `instruction`. Its values may be null or missing."""
     prompt_column: str | None = None
-    """Column of the prompt of a preference pair; None if no such column is read."""
+    """Prompt column of a preference pair; None if none is read."""
     has_prompts: bool = False
-    """Whether the answers of every pair follow its prompt; if not, they are whole texts or chats that begin with it."""
+    """Whether answers of pairs follow a prompt column; if not, they are whole texts or chats with the prompt."""
 
     @property
     def needed(self) -> tuple[str, ...]:
         """All columns to read.
 
-        These include columns that a chat template reads, such as `tools`, and columns that say whether to train at all.
-        Some files, and the first line of a file, may lack them.
+        These include columns that a chat template reads, such as `tools`, and columns that switch training off. Some
+        files, and the first line of a file, may lack them.
         """
         beside = (self.input_column, self.prompt_column)
         needed = (*self.columns, *(column for column in beside if column is not None))
@@ -108,12 +108,12 @@ def recognize(
     text_column: str | None = None,
     first_records: Callable[[], FirstRecords] = list,
 ) -> Records:
-    """Find out what kind of documents a source holds, given its schema or a first record.
+    """Return the kind of documents in a source and their columns, from its schema or a first record.
 
-    `text_column` names one column, or the prompt's and the completion's joined by a comma; "messages:json" names a
-    column of strings that hold JSON. By default, the columns are found by the names in `_KNOWN`. Raises a PackerError
-    if none or several are found, or a column holds neither strings nor lists of messages. Its advice needs records,
-    which `first_records` reads if only a schema is given.
+    `text_column` names one column, or prompt and completion joined by a comma; "messages:json" names a column of JSON
+    strings. By default, columns are found by the names in `_KNOWN`. Raises a PackerError if none or several are found,
+    or if a column holds neither strings nor lists of messages. The advice in the error needs records; `first_records`
+    reads them if only a schema is given.
     """
     shapes, json_columns = _shapes_and_json(fields, name, text_column)
     read = first_records if isinstance(fields, pa.Schema) else lambda: [fields]
@@ -150,9 +150,9 @@ def recognize(
 
 
 def as_chats(records: Records, name: str) -> Records:
-    """Return records of strings as records of chats, which a chat template renders.
+    """Return the records as chats: their strings become messages, which a chat template renders.
 
-    A PackerError is raised if the strings are not prompts with completions or answers.
+    Raises a PackerError if the strings are not prompts with completions or answers.
     """
     if records.kind == "text" or (records.kind == "pair" and not records.has_prompts):
         columns = " and ".join(f"'{column}'" for column in records.columns)
@@ -164,12 +164,12 @@ def as_chats(records: Records, name: str) -> Records:
 
 
 def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
-    """Find the columns that hold preference pairs and their prompts, given a schema or a first record.
+    """Find the columns of preference pairs and their prompts, from a schema or a first record.
 
-    Answers are strings or lists of messages. If prompts are of the same kind, the answers follow them. Otherwise, both
-    answers begin with the prompt; a prompt in a string may repeat a message, as in UltraFeedback. `text_column` names
-    the columns of both answers, joined by a comma, and may name the prompt's before them. Raises a PackerError if a
-    column is missing or the columns hold different kinds, and an OtherSourceError if the pairs are tokens already.
+    Answers are strings or lists of messages. If the prompt column has the same type, the answers follow it. Otherwise
+    each answer already includes its prompt; a prompt given as a string may repeat one of the messages, as in
+    UltraFeedback. `text_column` names the two answer columns, or "prompt,chosen,rejected". Raises a PackerError if a
+    column is missing or the columns have different types, and an OtherSourceError if the pairs are already tokens.
     """
     shapes, json_columns = _shapes_and_json(fields, name, text_column)
     *before, chosen, rejected = _pair_columns(shapes, name, text_column)
@@ -200,7 +200,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
 
 
 def _pair_columns(shapes: Mapping[str, str], name: str, text_column: str | None) -> tuple[str, ...]:
-    """Return the columns of the prompt, which may be missing if it is not named, and of both answers."""
+    """Return the prompt column and the two answer columns. By default, the prompt column may be missing."""
     named = names_in(text_column) or ("prompt", *ROLES)
     if not 2 <= len(named) <= 3:
         raise PackerError(f"{name}: --text-column is {','.join(named)}, and a pair has two columns or three: {_NAMED}")
@@ -220,16 +220,16 @@ def _pair_columns(shapes: Mapping[str, str], name: str, text_column: str | None)
 
 
 def names_in(text_column: str | None) -> tuple[str, ...]:
-    """Return the names of the columns in `text_column`, without the ending `JSON`."""
+    """Return the column names in `text_column`, without the suffix `JSON`."""
     return tuple(one.removesuffix(JSON) for one in text_column.split(",")) if text_column is not None else ()
 
 
 def _shapes_and_json(
     fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return what each column holds, and the columns whose strings hold lists as JSON; these count as lists.
+    """Return (shape of each column, columns of JSON strings); columns of JSON strings count as lists.
 
-    Shapes are "string", "list", "null" if nothing is known yet, or the name of another type.
+    A shape is "string", "list", "null" if nothing is known yet, or the name of another type.
     """
     if isinstance(fields, pa.Schema):
         shapes = {field.name: _arrow_shape(field.type) for field in fields}
@@ -244,10 +244,10 @@ def _shapes_and_json(
 
 
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
-    """Return the values of a column as Python objects, None if it is missing.
+    """Return the values of a column as Python objects; None for each record if the column is missing.
 
-    Arrow gives every message and tool the fields of all others, with nulls; these nulls are left out. JSON is decoded.
-    Raises a DocumentError if text is not UTF-8.
+    Arrow gives every message and tool the fields of all others, filled with nulls; these nulls are removed. JSON is
+    decoded. Raises a DocumentError if text is not UTF-8.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         return [record.get(column) for record in batch]
@@ -286,7 +286,7 @@ def _known_columns(shapes: Mapping[str, str], name: str, read: Callable[[], Firs
 
 
 def _fitting(shapes: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """Return the columns of every known kind of document that a source has."""
+    """Return the columns of every known kind of document that exist in a source."""
     known = [columns for columns in _KNOWN if set(columns) <= set(shapes)]
     return known or [pair for pair in OTHER_PROMPTS if {*map(shapes.get, pair)} <= {"string", "null"}]
 
@@ -306,7 +306,7 @@ def _arrow_shape(kind: pa.DataType) -> str:
 
 
 def advice(records: Sequence[Mapping[str, Any]]) -> str:
-    """Say which options name the columns of some records. Names only columns that exist."""
+    """Suggest options that name the columns of the given records. Names only existing columns."""
     columns = dict.fromkeys(name for record in records for name in record)
     held = {name: [record[name] for record in records if record.get(name)] for name in columns}
     held = {name: values for name, values in held.items() if values}
@@ -339,13 +339,13 @@ def advice(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_chat(value: Any) -> bool:
-    """Whether a value is a list of messages: of objects with role and content, or as in ShareGPT."""
+    """Whether a value is a list of messages: objects with role and content, or in ShareGPT's format."""
     is_list = isinstance(value, list) and all(isinstance(one, dict) and one.keys() & _ROLE for one in value)
     return is_list and any(one.keys() & _CONTENT for one in value)
 
 
 def holds_messages(text: Any) -> bool:
-    """Whether a value is a string that holds messages as JSON, as some tools write nested columns."""
+    """Whether a value is a JSON string with messages; some tools write nested columns like this."""
     try:
         return isinstance(text, str) and text.lstrip()[:1] == "[" and is_chat(json.loads(text))
     except (ValueError, RecursionError):
@@ -353,12 +353,12 @@ def holds_messages(text: Any) -> bool:
 
 
 def _size(value: Any) -> int:
-    """Return the number of characters in all strings of a value."""
+    """Return the total number of characters in all strings of a value."""
     if isinstance(value, dict | list):
         return sum(map(_size, value.values() if isinstance(value, dict) else value))
     return len(value) if isinstance(value, str) else 0
 
 
 def _is_prose(text: str) -> bool:
-    """Whether a string may be text, rather than a path, a hash, a date, or an object as JSON."""
+    """Whether a string may be prose, rather than a path, a hash, a date, or a JSON object."""
     return text.lstrip()[:1] not in ("{", "[") and (len(text.split()) > 2 or not text.isascii())

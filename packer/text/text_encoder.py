@@ -1,4 +1,4 @@
-"""Records to tokens and labels: what `packer` packs if the source holds text."""
+"""Convert records of text to the tokens and labels that `packer` packs."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, Tokens, json
 if TYPE_CHECKING:
     from packer.text.chat_template import ChatTemplate
 
-# at most in one call of the tokenizer, which needs hundreds of bytes per token
+# maximum size of one tokenizer call, which needs hundreds of bytes per token
 _CHARACTERS = 1 << 20
 _DOCUMENTS = 1 << 10
 
 _PLACES: tuple[Place, ...] = ("message", "part")
 _OTHERS: tuple[Means, ...] = ("template", "reasoning", "prompt", "completion")
 _READ = {field.name for place in _PLACES for field in FIELDS[place] if field.means not in _OTHERS} - {"from", "value"}
-"""Fields of messages that packer itself reads, after `chat_of` has given them role and content."""
-_WHOLE = re.compile(r"\bmessages?\s*\|\s*tojson|\bmessage\.items\(")  # templates that write all fields
+"""Fields of messages that packer itself reads, after `chat_of` has set role and content."""
+_WHOLE = re.compile(r"\bmessages?\s*\|\s*tojson|\bmessage\.items\(")  # found in templates that write all fields
 
 
 class Encoder:
-    """Turns batches of records into tokens and labels, on all cores.
+    """Converts batches of records to tokens and labels, on all cores.
 
-    A record becomes a text, or both answers of a preference pair; chats are rendered by the chat template. The
-    characters that are trained tell which tokens are.
+    A record becomes a text, or both answers of a preference pair; chats are rendered by the chat template. Trained
+    tokens follow from the trained characters.
 
-    Text is tokenized whole: a text has the tokens of `tokenizer(text)` and an end-of-sequence token, a chat the tokens
-    of `apply_chat_template`. If training begins or ends inside a token, the token is trained, and its document counts
-    as straddling. An exchange begins with the token that holds its first character.
+    Text is tokenized whole: a text's tokens equal `tokenizer(text)` plus an end-of-sequence token, a chat's equal
+    `apply_chat_template`. If training begins or ends inside a token, the token is trained, and its document counts as
+    straddling. An exchange begins with the token that contains its first character.
 
-    With `exchanges`, it also finds where the exchanges of chats begin. A PackerError is raised if the tokenizer cannot
-    be opened, has no chat template or end token, or `train_on` does not fit the records.
+    With `exchanges`, the starts of the exchanges of chats are found as well. Raises a PackerError if the tokenizer
+    cannot be opened, has no chat template or end token, or if `train_on` is not possible for these records.
     """
 
     def __init__(self, options: ReadOptions, records: Records, *, exchanges: bool = False) -> None:
@@ -81,11 +81,11 @@ class Encoder:
         self.records = records
         each = 2 if records.kind == "pair" else 1
         self.documents_per_record = None if self.train_on == "each-answer" else each
-        """Number of documents that a record makes: 2 for preference pairs, None if each answer is one, otherwise 1."""
+        """Number of documents per record: 2 for preference pairs, None if each answer is a document, otherwise 1."""
         self.has_labels = self.train_on != "all"
         """Whether `encode` returns labels, because some tokens are not trained."""
         self.has_exchanges = exchanges
-        """Whether `encode` returns where the exchanges of chats begin."""
+        """Whether `encode` returns the starts of the exchanges of chats."""
         assert options.tokenizer is not None
         tokenizer = open_tokenizer(options.tokenizer)
         self._tokens = TextTokens(tokenizer)
@@ -101,7 +101,7 @@ class Encoder:
         self.identity = self._identify(tokenizer, eos=options.eos)
         ends = [tokenizer.id_of(name) for name in ("pad_token", "eos_token")]
         self.pad_id = next((end for end in ends if end is not None), 0)
-        """Padding token, else end-of-sequence token, else 0."""
+        """Padding token; without one, the end-of-sequence token, or 0."""
         self._ending = self._tokens.suffix
         self._edges = [tokenizer.special_tokens.get(name, "") for name in ("bos_token", "eos_token")]
         if options.eos and not self._ending and not records.conversational:
@@ -115,42 +115,42 @@ class Encoder:
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Batch:
         """Encode records, of fewer than 2**31 tokens, to documents as list<int32>.
 
-        An empty record has no tokens. The answers of preference pairs are documents in turn: chosen, rejected, chosen,
-        ...; with each-answer, so are the answers of a chat. Tokens that are not trained have the label -100. The column
-        "exchange_starts" lists the tokens with which the exchanges of a chat begin, ascending from 0; it is empty for
-        other texts. Counts:
+        An empty record has no tokens. The answers of preference pairs are alternating documents: chosen, rejected,
+        chosen, ...; with each-answer, every answer of a chat is a document. Untrained tokens have the label -100. The
+        column "exchange_starts" lists the first tokens of a chat's exchanges, ascending from 0; it is empty for other
+        texts. Counts:
 
-        straddling    documents in which a token holds characters on both sides of where training begins or ends
-        untrained     documents that have tokens, none of them trained
+        straddling    documents with a token that straddles a boundary of trained text
+        untrained     documents with tokens but without trained tokens
         unstopped     answers in chats that end without a trained stop token
-        special       documents that hold the text of a special token, in chats in the content of a message
-        unwritten     chats with calls of tools that the chat template does not write
+        special       documents that contain the text of a special token (in chats: in a message's content)
+        unwritten     chats with tool calls that the chat template does not write
         fast          documents that were tokenized by gigatoken
-        stood in      chats of several answers that a built-in template wrote in the place of the tokenizer's own
+        stood in      chats with several answers that were rendered by a built-in template instead of the tokenizer's
         unread NAME   chats with an argument NAME that their template does not read
 
-        A DocumentError is raised if a record is wrong, or what is trained cannot be located exactly.
+        Raises a DocumentError if a record is wrong, or if its trained text cannot be located exactly.
         """
         parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch))]
         return joined_batches(parts) if parts else self.empty_documents(0)
 
     def unread(self, counts: Mapping[str, int]) -> dict[str, list[str]]:
-        """Return the counted fields of messages and parts that the chat template does not read, either."""
+        """Return the counted fields of messages and parts that the chat template does not read."""
         source = "" if self._template is None else "\n".join(self._template.templates.sources.values())
         words = {*re.findall(r"\w+", source)}
         words.update(() if words.isdisjoint(REASONING) else REASONING)
         counted = {place: fields_counted(place, counts) for place in _PLACES if not _WHOLE.search(source)}
         made = REASONING[:2] if REASONING[2] in counted.get("message", ()) else REASONING[1:2]
-        words.update(made)  # beside the field of the source
+        words.update(made)  # in addition to the source's own field
         return {f"{place}s: ": unread(place, found, words) for place, found in counted.items()}
 
     @property
     def note(self) -> str | None:
-        """Note in the summary if prompts and completions are packed as texts, otherwise None."""
+        """Note in the summary if prompts and completions are packed as plain text, otherwise None."""
         if self._template is not None or not self.records.separated:
             return None
         note = f"An empty line follows the prompt ('{self.records.prompt_column or self.records.columns[0]}')"
-        with suppress(PackerError):  # without a chat template
+        with suppress(PackerError):  # raised without a chat template
             from packer.text.rendering import StandIns, Templates  # imports jinja2
 
             choice = StandIns(Templates(self._tokens.tokenizer)).choice(Chat([]))
@@ -158,14 +158,14 @@ class Encoder:
         return note
 
     def empty_documents(self, count: int) -> Batch:
-        """Return documents of one record without tokens."""
+        """Return `count` documents of one record, without tokens."""
         nothing = _list_array(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))
         extra = {EXCHANGE_STARTS: nothing} if self.has_exchanges else {}
         labels = nothing if self.has_labels else None
         return Batch(nothing, labels, 0, extra, records=np.zeros(count, np.int64))
 
     def _identify(self, tokenizer: Tokenizer, *, eos: bool) -> TextIdentity:
-        """Identify the tokens of text, or of chats by their template."""
+        """Return the identity of the tokens: how text is tokenized, and for chats also their template."""
         from importlib.metadata import version
 
         import tokenizers
@@ -189,7 +189,7 @@ class Encoder:
         )
 
     def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
-        """Tokenize texts, and turn places in them into labels and starts of exchanges."""
+        """Tokenize texts, and convert positions in them to labels and starts of exchanges."""
         tokens = self._tokens.encode(texts, places=self.has_labels or self.has_exchanges)
         if self.records.kind == "pair":
             begin_together(texts, tokens, self._tokens)
@@ -224,7 +224,7 @@ class Encoder:
         )
 
     def _texts(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Iterator[MarkedText]:
-        """Yield the texts of all records, with the characters that are trained."""
+        """Yield the texts of all records, with their trained characters."""
         columns = {column: column_values(batch, column) for column in self.records.needed}
         for row, values in enumerate(zip(*columns.values(), strict=True)):
             record = dict(zip(columns, values, strict=True))
@@ -244,7 +244,7 @@ class Encoder:
                 raise
 
     def _documents_of(self, record: Mapping[str, Any]) -> Iterator[MarkedText]:
-        """Return the documents of a record as text; a conversation without messages is empty."""
+        """Yield the documents of a record as text. A conversation without messages is empty."""
         if self._template is None:
             yield from texts_of(record, self.records, self.train_on, may_be_empty=bool(self._ending))
             return
@@ -256,7 +256,7 @@ class Encoder:
             yield located._replace(counted=counted, messages=chat.messages)
 
     def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
-        """Yield the texts that are tokenized in one call; both answers of a pair are in the same one."""
+        """Yield lists of texts that are tokenized in one call. Both answers of a pair are in the same list."""
         chunk: list[MarkedText] = []
         size = 0
         for text in texts:
@@ -270,10 +270,10 @@ class Encoder:
             yield chunk
 
     def _count_special(self, texts: Sequence[MarkedText], tokens: Tokens) -> int:
-        """Count texts that hold the text of a special token between the special tokens at their beginning and end."""
-        if self._template is not None:  # which writes special tokens: the contents of messages were counted
+        """Count texts that contain the text of a special token, not counting tokens at their beginning and end."""
+        if self._template is not None:  # templates write special tokens; contents of messages were counted instead
             return 0
-        # tokens first: the regular expression alone would take longer
+        # Search tokens first: the regular expression alone would take longer.
         found = np.searchsorted(tokens.ends, np.flatnonzero(np.isin(tokens.ids, self._special_ids)), side="right")
         first, last = self._edges
         inner = (texts[at].text.removeprefix(first).removesuffix(last) for at in np.unique(found).tolist())
@@ -282,9 +282,9 @@ class Encoder:
     def _with_ends(
         self, ids: NDArray[np.int32], ends: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Add what the tokenizer adds, and the end, to texts that do not have them; a template writes both as text.
+        """Add the tokenizer's prefix, suffix and end token to texts without them. Chats have them already, as text.
 
-        Returns the tokens, the bounds of documents among them, and how many tokens are added before each.
+        Returns (tokens, bounds of documents among them, number of tokens added before each document).
         """
         bounds = np.concatenate([[0], ends])
         prefix, ending = self._tokens.prefix, self._ending
@@ -306,14 +306,14 @@ class Encoder:
 
 
 def _refuse_placeholder(text: str, column: str) -> None:
-    """Raise a DocumentError if a text has the placeholder of a value that is not text, which would be left out."""
+    """Raise a DocumentError if a text contains the placeholder of an image or other media, which would be dropped."""
     if PLACEHOLDERS[column] in text:
         message = f"{PLACEHOLDERS[column]} stands for a value of '{column}', and only text can be packed; {IMAGES_PAGE}"
         raise record_error(message, "invalid_text")
 
 
 def _further_fields(messages: Sequence[Mapping[str, Any]], place: Place = "message") -> dict[str, int]:
-    """Return counts of the fields of messages, or of the parts of a content, that at most a chat template reads."""
+    """Count the fields of messages, or of content parts, that packer itself does not read."""
     found = counted_fields(place, set[str]().union(*messages) - _READ)
     if list in {type(message.get("content")) for message in messages}:
         contents = (message["content"] for message in messages if isinstance(message.get("content"), list))
@@ -322,7 +322,7 @@ def _further_fields(messages: Sequence[Mapping[str, Any]], place: Place = "messa
 
 
 def _hold_special(messages: Sequence[Mapping[str, Any]], special: re.Pattern[str]) -> bool:
-    """Whether the content of a message holds the text of a special token."""
+    """Whether the content of any message contains the text of a special token."""
     contents = [message.get("content") or "" for message in messages]
     texts = ([each] if isinstance(each, str) else [part.get("text") or "" for part in each] for each in contents)
     return any(map(special.search, chain.from_iterable(texts)))
@@ -331,7 +331,7 @@ def _hold_special(messages: Sequence[Mapping[str, Any]], special: re.Pattern[str
 def _hold(
     ids: NDArray[np.int32], firsts: NDArray[np.int64], sizes: NDArray[np.int64], tokens: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Whether documents of `sizes` tokens have certain tokens at their places `firsts`."""
+    """Whether each document, of `sizes` tokens, has the given tokens at its position in `firsts`."""
     found: NDArray[np.bool_] = sizes >= len(tokens)
     for at, token in enumerate(tokens):
         found[found] = ids[firsts[found] + at] == token
@@ -345,10 +345,10 @@ def _mask(
     bounds: NDArray[np.int64],
     fronts: NDArray[np.int64],
 ) -> tuple[NDArray[np.bool_], int]:
-    """Return which tokens are trained, and the number of documents in which one lies only partly in trained text.
+    """Return (whether each token is trained, number of documents with a token that straddles trained text).
 
-    A token that holds characters on both sides is trained. Tokens added after a text are trained if its end is.
-    `places` are where the `spans` of each text begin and end.
+    A straddling token is trained. Tokens added after a text are trained if the end of the text is trained. `places` has
+    the token positions of the bounds of `spans`.
     """
     owners = np.repeat(np.arange(len(texts)), spans)
     tokens, inside = places.tokens.reshape(-1, 2), places.inside.reshape(-1, 2)
@@ -363,7 +363,7 @@ def _mask(
 
 
 def _starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArray:
-    """List the tokens with which exchanges begin, without repetition; `counts` has the exchanges of each document."""
+    """Return the distinct first tokens of exchanges as a list per document; counts: exchanges per document."""
     owners = np.repeat(np.arange(len(counts)), counts)
     is_new = np.ones(len(tokens), np.bool_)
     is_new[1:] = (owners[1:] != owners[:-1]) | (tokens[1:] != tokens[:-1])

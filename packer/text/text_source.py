@@ -1,4 +1,4 @@
-"""Sources of text, tokenized in blocks while they are read; records one by one if some cannot be used."""
+"""Open sources of text. They are tokenized in blocks while reading, or by record if a block has unusable records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from packer.text.text_columns import (
 
 
 def open_source(source: SourceLike, options: ReadOptions) -> Source:
-    """Open a source without reading its documents: of text if there is a tokenizer, otherwise of tokens or lengths.
+    """Open a source without reading its documents: as text if a tokenizer is set, otherwise as tokens or lengths.
 
     Raises a PackerError if the source is missing, unreadable or lacks a column.
     """
@@ -48,13 +48,13 @@ def open_source(source: SourceLike, options: ReadOptions) -> Source:
 def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
 
-    The text is in the column that the options name, or prompt and completion in two joined by a comma; by default in
-    `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`, whichever
-    exists. A preference pair makes a tree of two documents. It is read from `chosen`, `rejected` and, if it exists,
-    `prompt`, or from the columns that the options name.
+    The options name the text column, or prompt and completion joined by a comma. By default it is the one that exists
+    of: `text`; `prompt` and `completion`; `instruction`, `input` and `output`; `messages`; `conversations`. A
+    preference pair becomes a tree of two documents. It is read from `chosen`, `rejected` and, if it exists, `prompt`,
+    or from the columns that the options name.
 
-    Columns to keep have a value for each document. So has the column "exchange_starts", with the tokens at which
-    exchanges of chats begin, unless it is known that documents are not split there.
+    Kept columns have a value for each document. The column "exchange_starts", with the first tokens of a chat's
+    exchanges, is added as well, unless the options rule out splitting documents there.
     """
     keep, pairs = options.value_columns, options.pairs
     refuse_masks(keep)
@@ -67,7 +67,7 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
     if options.needs_exchanges and not records.conversational:
         raise PackerError(f"--split-at is exchanges, and {found.name} holds texts, not chats: leave it out")
     splits = options.splits_at_exchanges
-    # tokens of prompts and completions, each of them one exchange, may be packed with those of chats
+    # documents of prompt and completion count as one exchange, so that they can be packed with chats
     exchanges = records.conversational if splits else splits is None and records.kind != "text"
     from packer.text.text_encoder import Encoder  # imports tokenizers
 
@@ -91,7 +91,7 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool) -> Records:
-    """Return the columns that hold the text or preference pairs, which must be the same in all files."""
+    """Return the columns that hold the text or preference pairs. They must be the same in all files."""
     known: dict[str, Records] = {}
     for reader in readers:
         fields = reader.fields
@@ -113,9 +113,9 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
 
 
 def _with_json_types(reader: Reader, schema: pa.Schema) -> pa.Schema:
-    """Give columns of JSON the type of the first values in a file, if these are strings or lists."""
+    """Replace JSON types in the schema by the type of a column's first values, if these are strings or lists."""
     columns = [field.name for field in schema if is_json(field.type)]
-    with contextlib.suppress(SourceError, DocumentError, KeyError):  # which are raised when all is read
+    with contextlib.suppress(SourceError, DocumentError, KeyError):  # raised again when all records are read
         for block, _ in islice(reader.blocks(columns), 1 if columns else 0):
             for name in columns:
                 held = {*map(type, python_values(block.column(name), name))}
@@ -125,7 +125,7 @@ def _with_json_types(reader: Reader, schema: pa.Schema) -> pa.Schema:
 
 
 def _refuse_json(reader: Reader, records: Records) -> None:
-    """Refuse lists of messages as JSON in the strings of all of the first records, which would be packed as text."""
+    """Raise an error if all first records hold messages as JSON strings, which would be packed as plain text."""
     if records.conversational:
         return
     names = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
@@ -141,9 +141,9 @@ def _refuse_json(reader: Reader, records: Records) -> None:
 
 
 def _first_records(reader: Reader, columns: Sequence[str] | None = None) -> FirstRecords:
-    """Return the records of the first block, by default with all columns; none if they cannot be read."""
+    """Return the records of the first block, by default with all columns; empty if they cannot be read."""
     names = [name for name in reader.names if reader.names.count(name) == 1] if columns is None else columns
-    with contextlib.suppress(SourceError, DocumentError):  # which are raised when all is read
+    with contextlib.suppress(SourceError, DocumentError):  # raised again when all records are read
         for block, _ in islice(reader.blocks(names), 1):
             found, _ = reader.records(block, names)
             values = zip(*(column_values(found, name) for name in names), strict=True)
@@ -154,7 +154,7 @@ def _first_records(reader: Reader, columns: Sequence[str] | None = None) -> Firs
 def _records_of(
     reader: Reader, fields: pa.Schema | Mapping[str, object], text_column: str | None, *, pairs: bool
 ) -> Records:
-    """Return the columns that hold the text, given the schema of a file or a record."""
+    """Return the columns that hold the text. `fields` is the schema of the file, or a record."""
     file = reader.file.name
     if pairs:
         found = recognize_pairs(fields, file, text_column)

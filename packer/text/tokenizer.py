@@ -1,8 +1,8 @@
-"""Tokenizers by path or Hub id, as packer uses them: text to tokens and back, special tokens and chat templates.
+"""Open tokenizers by path or Hub id: text to tokens and back, special tokens and chat templates.
 
-transformers takes seconds to import. Its generic classes take a tokenizer.json as it is, so a tokenizer whose files
-name such a class is opened without transformers, as `AutoTokenizer` would, if all keys of its files are known and they
-agree. If the files name the class of one model, that class opens it. Everything else is left to `AutoTokenizer`, which
+transformers takes seconds to import. Tokenizers of its generic classes are just a tokenizer.json. They are opened
+without transformers, with the same result as `AutoTokenizer`, if all keys in their files are known and consistent. If
+the files name the class of one model, that class opens the tokenizer. Everything else is left to `AutoTokenizer`, which
 imports torch.
 """
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 END_OF_TEXT = "<|endoftext|>"
-"""End of a text in `train_byte_level`."""
+"""Token that ends a text in `train_byte_level`."""
 
 PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
-"""Texts by which tokenizers are compared."""
+"""Texts on which tokenizers are compared."""
 
 _OTHER = ("version", "truncation", "padding", "post_processor")
 
@@ -41,7 +41,7 @@ _FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja", "tekken.json", _GENERATION_CONFIG),
 )
-"""Files that are read, or looked for."""
+"""Files of a tokenizer to read, or to check for."""
 
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
 _GENERIC_MODELS = {
@@ -55,7 +55,7 @@ _MODELS = {
     "GemmaTokenizer": {"gemma", "gemma2", "gemma3", "gemma3_text"},
     "Qwen2Tokenizer": {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"},
 }
-"""Models, by a class without "Fast", whose config.json does not lead to another class than the one that is named."""
+"""Tokenizer class, without "Fast" -> model types for which `AutoTokenizer` uses the named class."""
 
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -68,25 +68,25 @@ _KNOWN = {
     *("spaces_between_special_tokens", "split_special_tokens", "stride", "tokenizer_class", "truncation_side"),
     *("truncation_strategy", "use_default_system_prompt"),
 }
-"""Keys of a tokenizer_config.json that are taken into account below, or do not affect tokens."""
+"""Keys of a tokenizer_config.json that are handled below, or do not affect tokens."""
 
 _TIMEOUT = 10  # seconds within which the Hub must answer
 _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
 
 
 class TokenizerContent(NamedTuple):
-    """Everything that shapes the tokens of a text, of a tokenizer in Rust, but not the tokens added around them."""
+    """Everything that determines the tokens of a text in a Rust tokenizer, except the tokens added around them."""
 
     settings: dict[str, Any]
-    """`added_tokens`, `normalizer`, `pre_tokenizer`, `decoder` and `model` as in a tokenizer.json, written in one way;
-    the model without its vocabulary."""
+    """`added_tokens`, `normalizer`, `pre_tokenizer`, `decoder` and `model` of a tokenizer.json, normalized; the model
+    without its vocabulary."""
     vocabulary: str
-    """xxh3-128 of the vocabulary and all that follows it in a tokenizer.json, such as merges, hexadecimal."""
+    """xxh3-128, hexadecimal, of the vocabulary and everything after it in a tokenizer.json, such as merges."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenizer:
-    """A tokenizer of the `tokenizers` library with what its configuration says."""
+    """A tokenizer of the `tokenizers` library, with its configuration."""
 
     name: str
     """Path or Hub id, for messages."""
@@ -95,11 +95,11 @@ class Tokenizer:
     special_tokens: Mapping[str, str]
     """Special tokens by name, such as `eos_token`; chat templates read them by these names."""
     chat_template: Any = None
-    """Chat template, or several by name, unchecked; None without one."""
+    """Unchecked chat template, or several by name; None without one."""
     by_transformers: bool = False
     """Whether transformers opened it."""
     generation_ends: tuple[int, ...] = ()
-    """Tokens at which the model stops, as its generation_config.json says; () without one."""
+    """Tokens at which the model stops, from its generation_config.json; () without this file."""
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -122,20 +122,20 @@ class Tokenizer:
         return self.backend.token_to_id(token) is not None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, special tokens included."""
+        """Return the text of tokens, including special tokens."""
         return str(self.backend.decode([int(token) for token in ids], skip_special_tokens=False))
 
     def id_of(self, name: str) -> int | None:
-        """Return the token of a special token's name, such as "eos_token"; None if there is none."""
+        """Return the id of a special token by name, such as "eos_token"; None if there is none."""
         return self.backend.token_to_id(self.special_tokens[name]) if name in self.special_tokens else None
 
 
 def open_tokenizer(path_or_id: str) -> Tokenizer:
     """Open a tokenizer by path (a folder or tokenizer.json) or Hub id.
 
-    A tokenizer.json next to a tokenizer_config.json is opened as the folder, because only the configuration names the
-    end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run. A
-    PackerError is raised if there is no such tokenizer, or it needs its own code.
+    A tokenizer.json next to a tokenizer_config.json is opened like its folder, because only the configuration names the
+    end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run. Raises a
+    PackerError if the tokenizer does not exist, or needs its own code.
     """
     path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
@@ -145,7 +145,7 @@ def open_tokenizer(path_or_id: str) -> Tokenizer:
 
 
 def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
-    """Open a tokenizer; return it with the folder of its files, None if that is not known."""
+    """Open a tokenizer. Returns it with the folder of its files, or None if the folder is unknown."""
     if path.is_file() and not path.with_name("tokenizer_config.json").is_file():
         return _open_alone(path), path.parent
     folder_or_id = str(path.parent) if path.is_file() else path_or_id
@@ -163,7 +163,7 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
         return of_transformers(opens.from_pretrained(folder_or_id, trust_remote_code=False)), folder
     except PackerError:
         raise
-    except Exception as error:  # several HTTP libraries raise their own, depending on versions
+    except Exception as error:  # HTTP libraries raise different exceptions, depending on their versions
         if "trust_remote_code" in str(error):
             raise PackerError(
                 f"{path_or_id} comes with its own code (auto_map), which packer does not run: if its tokenizer.json "
@@ -173,7 +173,7 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
 
 
 def _generation_ends(folder: Path) -> tuple[int, ...]:
-    """Return the tokens at which a model stops, one or several in generation_config.json; () without them."""
+    """Return the tokens at which a model stops, one or several in generation_config.json; () if not named."""
     path = folder / _GENERATION_CONFIG
     try:
         ends = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
@@ -187,7 +187,7 @@ def _generation_ends(folder: Path) -> tuple[int, ...]:
 
 
 def _fault(path: Path, error: Exception) -> str:
-    """Say why there is no tokenizer: in a folder, among what was downloaded before, or on the Hub, and what to do."""
+    """Return why a tokenizer was not found (in a folder, the download cache or on the Hub), and the remedy."""
     from huggingface_hub import constants
 
     reason = shorten(str(error), 200, placeholder=" ...") or type(error).__name__
@@ -200,19 +200,19 @@ def _fault(path: Path, error: Exception) -> str:
     if hub_is_unreachable(error):
         remedy = "download it where there is a network, and give its folder"
         return f"is not a local path, and the Hugging Face Hub cannot be reached ({reason}): {remedy}"
-    if type(error).__name__ == "HFValidationError":  # whose message is about names of repositories
+    if type(error).__name__ == "HFValidationError":  # its message is about names of repositories
         return "is no file, no folder, and no Hub id like org/name: check the path"
     return f"is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
 
 
 def open_decoder(path_or_id: str) -> Callable[[Any], str]:
-    """Open a tokenizer as `open_tokenizer` does; return the function that decodes token ids."""
+    """Open a tokenizer as `open_tokenizer` does, and return the function that decodes token ids."""
     path = Path(expanded(path_or_id))
     return _open_alone(path).decode if path.is_file() else open_tokenizer(path_or_id).decode
 
 
 def _open_json(path: Path) -> RustTokenizer:
-    """Open a tokenizer.json by the library, which raises plain `Exception`."""
+    """Open a tokenizer.json with the library, which raises plain `Exception`."""
     from tokenizers import Tokenizer as Rust
 
     return Rust.from_file(str(path))
@@ -229,7 +229,7 @@ def _open_alone(path: Path) -> Tokenizer:
 
 
 def _transformers() -> Any:
-    """Import transformers without its warning that torch is missing, which tokenizers do not need."""
+    """Import transformers without its warning that torch is missing; tokenizers do not need torch."""
     usual = os.environ.get(_NO_ADVICE)
     os.environ[_NO_ADVICE] = "1"
     try:
@@ -243,9 +243,9 @@ def _transformers() -> Any:
 
 
 def _download(hub_id: str) -> Path | None:
-    """Download the `_FILES` of a tokenizer of the Hub; return their folder, or None if transformers has to try again.
+    """Download the `_FILES` of a tokenizer from the Hub. Returns their folder, or None if transformers must try again.
 
-    Whether the Hub has the tokenizer, and answers, is asked first: transformers would retry for half a minute.
+    First asks whether the Hub answers and has the tokenizer: transformers would retry for half a minute.
     """
     from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
 
@@ -253,7 +253,7 @@ def _download(hub_id: str) -> Path | None:
         HfApi().model_info(hub_id, timeout=_TIMEOUT)
     try:
         return Path(snapshot_download(hub_id, allow_patterns=[*_FILES], etag_timeout=_TIMEOUT))
-    except Exception:  # transformers says why it fails
+    except Exception:  # transformers reports why it fails
         return None
 
 
@@ -262,7 +262,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _class_by_files(folder: Path) -> str | None:
-    """Return the class that a configuration names, without "Fast"; None if code or the model may lead to another."""
+    """Return the class in a configuration, without "Fast"; None if code or the model type may select another class."""
     model = folder / "config.json"
     try:
         config = _read_json(folder / "tokenizer_config.json")
@@ -274,7 +274,7 @@ def _class_by_files(folder: Path) -> str | None:
 
 
 def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
-    """Open a tokenizer of a generic class by its files alone; None if they do not suffice, or cannot be read."""
+    """Open a tokenizer of a generic class from its files alone. Returns None if they are insufficient or unreadable."""
     try:
         config = _read_json(folder / "tokenizer_config.json")
         if not _is_whole(config, folder):
@@ -294,12 +294,12 @@ def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
             and _keeps_ends(config, special, backend)
         )
         return opened if suffices else None
-    except Exception:  # of whatever the files hold; transformers says what is wrong
+    except Exception:  # files may hold anything; transformers reports what is wrong
         return None
 
 
 def _is_whole(config: Mapping[str, Any], folder: Path) -> bool:
-    """Whether all keys of a configuration are known, and no other file than tokenizer.json says more about tokens."""
+    """Whether all keys of a configuration are known, and only tokenizer.json defines tokens."""
     is_older = "added_tokens_decoder" not in config
     others = ("tekken.json", *(("special_tokens_map.json", "added_tokens.json") if is_older else ()))
     is_known = config.keys() <= _KNOWN and not config.get("split_special_tokens")
@@ -307,7 +307,7 @@ def _is_whole(config: Mapping[str, Any], folder: Path) -> bool:
 
 
 def _chat_template(folder: Path, configured: Any) -> Any:
-    """Return the chat template, or several by name; a list only if transformers would not accept it.
+    """Return the chat template, or several by name. Returns a list only if transformers would not accept it.
 
     As in transformers, files take precedence over tokenizer_config.json.
     """
@@ -323,12 +323,12 @@ def _chat_template(folder: Path, configured: Any) -> Any:
 
 
 def _is_named_template(one: Any) -> bool:
-    """Whether an item of a list of chat templates is an object with a name and a template."""
+    """Whether an item in a list of chat templates is an object with a name and a template."""
     return isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one
 
 
 def _text_of(token: Any) -> str:
-    """Return the text of a special token, which is written as a string or an object."""
+    """Return the text of a special token, given as a string or an object."""
     text = token["content"] if isinstance(token, dict) else token
     if not (isinstance(text, str) and text):
         raise ValueError(f"{text!r} is not the text of a token")
@@ -336,9 +336,9 @@ def _text_of(token: Any) -> str:
 
 
 def _keeps_words(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether the configuration leaves pre-tokenizer and decoder as they are."""
+    """Whether the configuration leaves pre-tokenizer and decoder unchanged."""
     if config.get("clean_up_tokenization_spaces") and settings["model"]["type"] != "BPE":
-        return False  # decodes otherwise
+        return False  # this option changes decoding
     words = settings["pre_tokenizer"]
     adds_space = words.get("add_prefix_space") if isinstance(words, dict) else None
     return adds_space in (None, bool(config.get("add_prefix_space")))
@@ -347,8 +347,8 @@ def _keeps_words(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool
 def _keeps_added_tokens(
     config: Mapping[str, Any], special: Mapping[str, str], tokens: list[dict[str, Any]], text: str
 ) -> bool:
-    """Whether all files agree on the tokens that are added to the vocabulary, and special tokens are among them."""
-    _, behind = text.split('"added_tokens":')  # written once; the whole would take as long to read as the tokenizer
+    """Whether all files agree on the tokens added to the vocabulary, and these include all special tokens."""
+    _, behind = text.split('"added_tokens":')  # occurs once; parsing all takes as long as loading the tokenizer
     written, _ = json.JSONDecoder().raw_decode(behind.lstrip())
     by_id = {str(token["id"]): {name: value for name, value in token.items() if name != "id"} for token in tokens}
     lists = [config.get(name) or [] for name in _LISTS]
@@ -362,7 +362,7 @@ def _keeps_added_tokens(
 
 
 def _keeps_ends(config: Mapping[str, Any], special: Mapping[str, str], backend: RustTokenizer) -> bool:
-    """Whether tokenizer.json adds the tokens before and after a text that the configuration names, if any."""
+    """Whether tokenizer.json adds the tokens that the configuration names before and after a text, if it names any."""
     if not {*_ADDED.values()} & config.keys():
         return True
     added = added_tokens(backend, "a") or (None, None)
@@ -374,14 +374,14 @@ def _keeps_ends(config: Mapping[str, Any], special: Mapping[str, str], backend: 
 
 
 def of_transformers(pretrained: PreTrainedTokenizerBase) -> Tokenizer:
-    """Make a tokenizer of one of transformers.
+    """Convert a transformers tokenizer.
 
-    A PackerError is raised if it is not one in Rust, or its class does more than call that.
+    Raises a PackerError if it is not backed by Rust, or if its class changes the result of the Rust tokenizer.
     """
     special = pretrained.special_tokens_map.items()
     if pretrained.is_fast:
         backend = pretrained.backend_tokenizer
-        backend.encode_special_tokens = pretrained.split_special_tokens  # transformers sets this with every call
+        backend.encode_special_tokens = pretrained.split_special_tokens  # transformers sets this in every call
         found = of_rust(
             backend,
             name=pretrained.name_or_path,
@@ -397,7 +397,7 @@ def of_transformers(pretrained: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def of_rust(backend: RustTokenizer, *, name: str, special_tokens: Mapping[str, str], chat_template: Any) -> Tokenizer:
-    """Make a tokenizer of one in Rust, which neither pads nor truncates from then on."""
+    """Wrap a Rust tokenizer. Padding and truncation are switched off on it."""
     backend.no_padding()
     backend.no_truncation()
     return Tokenizer(
@@ -410,9 +410,9 @@ def of_rust(backend: RustTokenizer, *, name: str, special_tokens: Mapping[str, s
 
 
 def _content_of(backend: RustTokenizer) -> TokenizerContent:
-    """Return the content of a tokenizer, padding, truncation and post-processing aside."""
+    """Return the content of a tokenizer, without padding, truncation and post-processing."""
     text = backend.to_str()
-    # within a string, the quotes would be escaped; a vocabulary is 100 times as long as all that precedes it
+    # Within a string, the quotes would be escaped. A vocabulary is 100 times as long as everything before it.
     at = text.index('"vocab":')
     settings = json.loads(text[:at].rstrip(",") + "}}")
     digest = xxhash.xxh3_128_hexdigest(text[at:].encode())
@@ -423,7 +423,7 @@ def _content_of(backend: RustTokenizer) -> TokenizerContent:
 
 
 def _settled(part: Any) -> Any:
-    """Write settings that mean the same in the same way.
+    """Normalize settings, so that equivalent settings are equal.
 
     Examples:
         >>> _settled({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
@@ -438,25 +438,25 @@ def _settled(part: Any) -> Any:
     return {
         name: None if value == "" and name in ("continuing_subword_prefix", "end_of_word_suffix") else _settled(value)
         for name, value in part.items()
-        if name != "trim_offsets"  # of offsets after a post-processor only
+        if name != "trim_offsets"  # affects only offsets after a post-processor
     }
 
 
 def added_tokens(backend: RustTokenizer, text: str) -> tuple[list[int], list[int]] | None:
-    """Return the tokens that a tokenizer puts before and after a text; None if it changes the text's own tokens."""
+    """Return the tokens that a tokenizer adds before and after a text; None if it changes the text's own tokens."""
     whole, plain = backend.encode(text).ids, backend.encode(text, add_special_tokens=False).ids
     at = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), None)
     return None if at is None else (whole[:at], whole[at + len(plain) :])
 
 
 def shared_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the number of items that two texts or lists have in common at their beginnings."""
+    """Return the length of the common beginning of two texts or lists."""
     shortest = min(len(one), len(other))
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), shortest)
 
 
 def train_byte_level(texts: Iterable[str], vocabulary: int) -> RustTokenizer:
-    """Train a small byte-level BPE tokenizer: every text round-trips, and END_OF_TEXT is token 0."""
+    """Train a small byte-level BPE tokenizer. Every text round-trips, and END_OF_TEXT is token 0."""
     from tokenizers import Tokenizer as Rust
     from tokenizers import decoders, models, pre_tokenizers, trainers
 

@@ -1,9 +1,9 @@
-"""Texts to tokens, in batches; and the tokens in which places of the texts lie, for most tokenizers by their bytes.
+"""Tokenize texts in batches, and map character positions to tokens (for most tokenizers, via bytes).
 
 gigatoken, if it is installed, is many times as fast as the tokenizers library, and gives the same tokens for most
-tokenizers. It is never trusted: it is compared with the library on texts that are hard to tokenize, on all added tokens
-and all characters, on the first documents and on one in a thousand of all others, drawn by hash. The library tokenizes
-texts with characters that gigatoken treats differently. Any other difference is an error.
+tokenizers. Its results are always checked against the library: on texts that are hard to tokenize, on all added tokens
+and all characters, on the first documents, and on one in a thousand of the others, drawn by hash. Texts with characters
+that gigatoken treats differently are left to the library. Any other difference is an error.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
-"""Bytes that stand for themselves in a byte-level vocabulary; for the others, U+0100 and the letters after it do."""
+"""Bytes written as themselves in a byte-level vocabulary. The others are written as U+0100 and the letters after it."""
 
-_NORMALIZED = 64  # characters on either side of a place among which a normalizer may compose some
+_NORMALIZED = 64  # number of characters on either side of a position that are normalized to test for composition
 
-_NO_BYTE = 0xFF  # which UTF-8 does not have
+_NO_BYTE = 0xFF  # never occurs in UTF-8
 
-# bytes that must be left to tokenize: the library ends the process where memory is short
+# free address space needed to tokenize, in bytes: without it, the library aborts the process
 _ADDRESS_SPACE, _PER_CHARACTER = 64 << 20, 64
 
 SWITCH = "PACKER_GIGATOKEN"
 """Environment variable that switches gigatoken off if it is 0."""
 
-_ENOUGH = 1 << 17  # characters in one call from which it is worth a second to load it
-_FIRST = 1 << 19  # characters of the first documents, which are all compared
-_ONE_IN = 1000  # of all others are compared
+_ENOUGH = 1 << 17  # number of characters in one call that justify loading gigatoken, which takes a second
+_FIRST = 1 << 19  # number of characters of the first documents, which are all compared
+_ONE_IN = 1000  # one in this many of all further documents is compared
 
 _SPACES = ("", " ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n ", "\u00a0", "\u2003", "\u3000", "\u200b", "\u0085")
 _WORDS = (
@@ -66,59 +66,59 @@ _WORDS = (
 )
 
 CACHE_DIR = "PACKER_CACHE_DIR"
-"""Environment variable that names the folder in which results are kept; by default, the user's cache folder."""
+"""Environment variable with the folder for cached results; by default, the user's cache folder."""
 
-_COMPARED = range(1, 0xF0000)  # without the planes for private use
-_GROUP = 64  # characters that are compared in one text first
+_COMPARED = range(1, 0xF0000)  # without the private-use planes
+_GROUP = 64  # number of characters that are first compared in one text
 
 Span = tuple[int, int]
 """Characters first:last of a text."""
 
 Encoded: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""Tokens of texts, one text after the other, and the number of tokens up to the end of each."""
+"""(tokens of all texts, concatenated; number of tokens up to the end of each text)."""
 
 Encode: TypeAlias = Callable[[Sequence[str]], Encoded]
 
 
 class MarkedText(NamedTuple):
-    """A document as text, with the places of what is trained and of its exchanges, in characters."""
+    """A document as text, with its trained characters and the starts of its exchanges."""
 
     text: str
     trained: list[Span] | None = None
-    """What is trained, in order; None if everything is."""
+    """Trained spans, in order; None if everything is trained."""
     exchange_starts: list[int] | None = None
-    """Starts of exchanges, ascending from 0; None if not requested. Text before the first one belongs to it."""
+    """Starts of exchanges, ascending from 0; None if not requested. Text before the first start belongs to it."""
     messages: Sequence[Mapping[str, Any]] = ()
     """Messages of a chat."""
     row: int = 0
     """Number of the record."""
     counted: tuple[str, ...] = ()
-    """Names in `Batch.counts` under which the document counts, one for each time."""
+    """Keys of `Batch.counts` that the document increments, repeated for each increment."""
 
     @property
     def places(self) -> list[int]:
-        """Starts and ends of what is trained, alternately, and then the starts of exchanges."""
+        """Starts and ends of the trained spans, alternating, followed by the starts of exchanges."""
         return [*chain.from_iterable(self.trained or ()), *(self.exchange_starts or ())]
 
 
 class TokenPlaces(NamedTuple):
-    """Places of characters among the tokens of their texts."""
+    """Positions of characters among the tokens of their texts."""
 
     tokens: NDArray[np.int64]
-    """First token that holds the character or a later one, or the number of tokens if none does."""
+    """First token that contains the character or a later one; the number of tokens if there is none."""
     inside: NDArray[np.bool_]
-    """Whether that token holds characters before it, too."""
+    """Whether this token also contains characters before that position."""
 
 
 class Tokens(NamedTuple):
-    """Texts as tokens, with nothing added."""
+    """Texts as tokens, without added tokens."""
 
     ids: NDArray[np.int32]
-    """Tokens of all texts, one text after the other."""
+    """Tokens of all texts, concatenated."""
     ends: NDArray[np.int64]
     """Number of tokens up to the end of each text."""
     places: TokenPlaces
-    """Places of the `places` of the texts, if requested, one text after the other."""
+    """Token positions of `MarkedText.places`, if requested, text by text."""
     by_gigatoken: int = 0
     """Number of texts that gigatoken tokenized."""
 
@@ -127,18 +127,18 @@ _NO_PLACES = TokenPlaces(np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 class TextTokens:
-    """A tokenizer that adds no tokens, but knows which ones it would have added; the one given is changed.
+    """A tokenizer whose added tokens (BOS, EOS, ...) are removed and stored. Modifies the tokenizer that is passed.
 
-    A PackerError is raised if it refuses plain sentences, or adds other tokens than a fixed beginning and end.
+    Raises a PackerError if it refuses plain sentences, or adds other tokens than a fixed beginning and end.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.backend = tokenizer.backend
         self.fast = FastTokens(self.backend, tokenizer.content)
-        """Tokenizes by gigatoken."""
+        """Tokenizer that uses gigatoken."""
         try:
-            self.prefix, self.suffix = _added(tokenizer)  # before and after every text: BOS, [CLS], [SEP]
+            self.prefix, self.suffix = _added(tokenizer)  # tokens before and after every text: BOS, [CLS], [SEP]
         except BaseException as error:
             if isinstance(error, PackerError) or not is_refusal(error):
                 raise
@@ -146,20 +146,20 @@ class TextTokens:
                 f"{tokenizer.name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes "
                 "any text"
             ) from error
-        # it would add prefix and suffix, and in byte-level models hide leading spaces from the offsets
+        # The post-processor would add prefix and suffix, and in byte-level models hide leading spaces from the offsets.
         self.backend.post_processor = None
 
     @property
     def content_hash(self) -> str:
-        """Hash of what makes tokens of text, the same with transformers and without, whatever class opened it there."""
+        """Hash of everything that determines tokens, whether or not transformers opened the tokenizer, by any class."""
         settings, vocabulary = self.tokenizer.content
         settings = {name: value for name, value in settings.items() if name != "decoder"}
         return json_hash([settings, vocabulary, [self.prefix, self.suffix], dict(self.tokenizer.special_tokens)])
 
     def encode(self, texts: Sequence[MarkedText], *, places: bool) -> Tokens:
-        """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
+        """Tokenize texts without lone surrogates and, with `places`, find their `places` among the tokens.
 
-        A DocumentError is raised if the tokenizer refuses a text.
+        Raises a DocumentError if the tokenizer refuses a text.
         """
         written = [one.text for one in texts]
         cuts = [one.places for one in texts] if places else None
@@ -169,7 +169,7 @@ class TextTokens:
         except BaseException as error:
             if not is_refusal(error):
                 raise
-        for one in texts:  # find the one
+        for one in texts:  # find the text that is refused
             try:
                 self._encode([one.text], [one.places] if places else None)
             except BaseException as error:
@@ -187,7 +187,7 @@ class TextTokens:
         return Tokens(ids, ends, places, count)
 
     def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
-        """Tokenize by the library, and find places by its offsets."""
+        """Tokenize with the library, and find positions by its offsets."""
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         places = []
         for encoding, text, at in zip(encodings, texts, cuts, strict=True):
@@ -203,7 +203,7 @@ class TextTokens:
     def _places(
         self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
     ) -> TokenPlaces:
-        """Find places by the bytes of tokens, or by the library in texts that are not these bytes."""
+        """Find positions by token bytes, or by the library's offsets for texts that differ from their tokens' bytes."""
         assert self._bytes is not None
         owners = np.repeat(np.arange(len(texts)), [*map(len, cuts)])
         flat = np.fromiter(chain.from_iterable(cuts), np.int64, len(owners))
@@ -215,13 +215,13 @@ class TextTokens:
         return places
 
     def _shared_place(self, text: str, cut: int, ids: list[int]) -> tuple[int, bool]:
-        """Find a character, as in `TokenPlaces`, behind the first tokens that the text before it has alone, too."""
+        """Find a character's token, as in `TokenPlaces`: it follows the tokens shared with the text before it."""
         before = self.backend.encode(text[:cut], add_special_tokens=False).ids
         token = shared_length(before, ids)
         return token, token < min(len(before), len(ids))
 
     def _is_composed(self, text: str, cut: int) -> bool:
-        """Whether the normalizer joins what is before and after a place: "s" and U+0301 to one character."""
+        """Whether the normalizer joins characters before and after a position: "s" and U+0301 become one character."""
         if not cut or text[cut : cut + 1].isascii() or self.backend.normalizer is None:
             return False
         first = max(cut - _NORMALIZED, 0)
@@ -230,7 +230,7 @@ class TextTokens:
 
     @cached_property
     def _bytes(self) -> TokenBytes | None:
-        """Bytes of tokens, if the tokens of most texts spell their bytes in order, which is checked for every text."""
+        """Bytes of tokens if the tokenizer is byte-level. Whether tokens spell the text is checked for each text."""
         settings = self.tokenizer.content.settings
         if settings["model"]["type"] != "BPE":
             return None
@@ -245,8 +245,8 @@ def json_hash(value: Any) -> str:
 
 
 def _place_of(encoding: Any, cut: int, length: int) -> tuple[int, bool]:
-    """Find a character among the tokens of the library, as in `TokenPlaces`; `length` is that of the text."""
-    for character in range(cut, length):  # a space that WordPiece drops belongs to no token
+    """Find a character among the tokens of the library, as in `TokenPlaces`; `length` is the length of the text."""
+    for character in range(cut, length):  # spaces that WordPiece drops belong to no token
         token = encoding.char_to_token(character)
         if token is not None:
             return token, encoding.token_to_chars(token)[0] < cut
@@ -258,7 +258,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the tokens that a tokenizer puts before and after every text."""
+    """Return the tokens that a tokenizer adds before and after every text."""
     first, *others = [added_tokens(tokenizer.backend, probe) for probe in PROBES]
     if first is None or any(other != first for other in others):
         raise PackerError(
@@ -291,9 +291,10 @@ class TokenBytes:
         cuts: NDArray[np.int64],
         owners: NDArray[np.int64],
     ) -> tuple[TokenPlaces, NDArray[np.bool_]]:
-        """Find characters `cuts` of texts without lone surrogates, each of the text `owners`, among the texts' tokens.
+        """Find the tokens of characters: cuts[i] is a character of text owners[i]. Texts have no lone surrogates.
 
-        Returns the places; and (texts,) whether the tokens of a text are its bytes. Only then are its places right.
+        Returns (places, is_exact). `is_exact`, shape (texts,), says whether a text's tokens spell its bytes; places are
+        valid only for these texts.
         """
         spelled = self._bytes.take(as_arrow(ids)) if len(ids) else _binary(np.zeros(1, np.int64), b"")
         _, offsets, data = spelled.buffers()
@@ -320,7 +321,7 @@ def _binary(offsets: NDArray[np.int64], data: bytes) -> pa.LargeBinaryArray:
 
 
 def _bytes_of_characters(text: bytes, count: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-    """Return the function from characters of a text to their first bytes; `count` is the number of its characters."""
+    """Return the function from characters of a text to their first bytes; `count` is the number of characters."""
     if len(text) == count:
         return lambda characters: characters
     found = np.frombuffer(text, np.uint8)
@@ -329,15 +330,15 @@ def _bytes_of_characters(text: bytes, count: int) -> Callable[[NDArray[np.int64]
 
 
 class _Loaded(NamedTuple):
-    """Gigatoken with a tokenizer, compared with the library."""
+    """gigatoken with a tokenizer, after comparison with the library."""
 
     encode: Encode
     unlike: NDArray[np.bool_]
-    """Whether texts with a character are left to the library, for each code point."""
+    """For each code point: whether texts that contain it are left to the library."""
 
 
 class FastTokens:
-    """Tokenizes by gigatoken where that gives what a tokenizer of this content gives."""
+    """Tokenizes with gigatoken if its results equal those of the library."""
 
     def __init__(self, backend: RustTokenizer, content: TokenizerContent) -> None:
         self._backend, self._content = backend, content
@@ -350,12 +351,12 @@ class FastTokens:
         self._left_to_compare = _FIRST
 
     def __reduce__(self) -> tuple[type[FastTokens], tuple[Any, ...]]:
-        return type(self), (self._backend, self._content)  # to pass between processes
+        return type(self), (self._backend, self._content)  # pickling drops the loaded gigatoken
 
     def encode(self, texts: Sequence[str]) -> tuple[Encoded, int] | None:
-        """Tokenize texts; return them and how many gigatoken tokenized, or None if that is left to the library.
+        """Tokenize texts. Returns (result, number of texts by gigatoken), or None if all are left to the library.
 
-        Raises a SourceError if a text has other tokens than by the library.
+        Raises a SourceError if gigatoken and the library disagree on a text.
         """
         loaded = self._opened(texts)
         if loaded is None:
@@ -392,7 +393,7 @@ class FastTokens:
             if self._loaded is None and self._is_used:
                 try:
                     self._loaded = self._load()
-                except BaseException as error:  # it raises RuntimeError and others for what it does not know
+                except BaseException as error:  # RuntimeError and others, for unsupported tokenizers
                     if not is_refusal(error):
                         raise
                     log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
@@ -413,7 +414,7 @@ class FastTokens:
         return _Loaded(encode, unlike)
 
     def _compared(self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64]) -> list[int]:
-        """Return the documents to compare with the library: the first ones, and one in a thousand."""
+        """Return the documents to compare with the library: the first ones, and one in a thousand of the others."""
         first = 0
         if self._left_to_compare > 0:
             characters = np.cumsum([*map(len, texts)])
@@ -423,7 +424,7 @@ class FastTokens:
 
 
 def by_library(backend: RustTokenizer, texts: Sequence[str]) -> Encoded:
-    """Tokenize by the library."""
+    """Tokenize with the library."""
     return _joined([encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)])
 
 
@@ -442,7 +443,7 @@ def _are_equal(one: Encoded, other: Encoded) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a tokenizer raised this: tokenizers raises plain Exception and, if Rust panics, a BaseException."""
+    """Whether a tokenizer raised this. It raises plain Exception or, if Rust panics, a BaseException."""
     if isinstance(error, PackerError):
         return False
     is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
@@ -461,13 +462,13 @@ def gigatoken_version() -> str | None:
 
 
 def load(backend: RustTokenizer) -> Encode:
-    """Return the function by which gigatoken tokenizes as a tokenizer of the library does."""
+    """Return a function that tokenizes with gigatoken like `backend`."""
     import gigatoken
 
     tokenizer = gigatoken.Tokenizer.from_json(backend.to_str())
 
     def encode(texts: Sequence[str]) -> Encoded:
-        # threads of packer share the work
+        # the threads of packer already share the work
         found = tokenizer.encode_batch(texts, parallel=False).layout
         bounds = np.asarray(found.offsets.data)
         ids: NDArray[np.int32] = np.asarray(found.content.data)[bounds[0] : bounds[-1]].view(np.int32)
@@ -479,8 +480,8 @@ def load(backend: RustTokenizer) -> Encode:
 def hard_texts(settings: Mapping[str, Any]) -> list[str]:
     """Return texts that are hard to tokenize: words of many scripts between spaces, and every added token.
 
-    With a normalizer, texts that it may turn into an added token are the same to the library: other forms of Unicode,
-    other cases, accents, and spaces that are written as U+2581.
+    With a normalizer, these include variants that it may turn into an added token: other Unicode forms, other cases,
+    accents, and spaces written as U+2581.
     """
     words = _WORDS.split(" ")
     texts = [f"{before}{word}{behind}" for word in words for before, behind in pairwise(_SPACES)]
@@ -506,12 +507,12 @@ def _drawn(ids: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int64]
 def unlike_characters(one: Encode, other: Encode, key: str) -> NDArray[np.bool_]:
     """Return for each code point, shape (0x110000,), whether two tokenizers may treat it differently.
 
-    Libraries have the tables of different Unicode versions. A later version adds characters and changes none: their
-    classes, by which texts are cut into words, the order of marks, and what letters and marks compose to. So texts
-    without characters that one of two versions lacks are the same to both.
+    Libraries contain tables of different Unicode versions. Later versions add characters but never change the class,
+    combining order or composition of existing ones. Two libraries therefore agree on texts whose characters are in both
+    versions.
 
     They are compared on all characters that Python knows, between letters, digits, spaces, apostrophes and marks; all
-    others count as different. The result is kept under `key`, which must name tokenizers and versions.
+    other characters count as different. The result is cached under `key`, which must identify tokenizers and versions.
     """
     known = [code for code in _COMPARED if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
     path = _cache_folder() / f"unlike-{key}-{unicodedata.unidata_version}-{len(known)}.json"
@@ -527,7 +528,7 @@ def unlike_characters(one: Encode, other: Encode, key: str) -> NDArray[np.bool_]
 
 
 def texts_with(characters: NDArray[np.bool_], texts: Sequence[str]) -> list[int]:
-    """Return the numbers of the texts that hold one of the characters. None of the characters is ASCII."""
+    """Return the indices of the texts that contain any of the characters; none of the characters is ASCII."""
     numbers = [at for at, text in enumerate(texts) if not text.isascii()]
     codes = np.frombuffer("".join(texts[at] for at in numbers).encode("utf-32-le"), np.uint32)
     places = np.flatnonzero(characters[codes])
@@ -536,7 +537,7 @@ def texts_with(characters: NDArray[np.bool_], texts: Sequence[str]) -> list[int]
 
 
 def _differing(one: Encode, other: Encode, texts: Sequence[str]) -> list[int]:
-    """Return the numbers of the texts that have different tokens."""
+    """Return the indices of the texts with different tokens."""
     ones, others = one(texts), other(texts)
     if _are_equal(ones, others):
         return []
@@ -549,7 +550,7 @@ def _compare(codes: Sequence[int], one: Encode, other: Encode) -> list[int]:
     contexts = {chr(code): _context(chr(code), chr(near)) for code, near in pairwise([*codes, codes[0]])}
     groups = [list(contexts)[first : first + _GROUP] for first in range(0, len(contexts), _GROUP)]
     found: set[str] = set()
-    # many characters to a text, and one by one where the tokens differ
+    # compare many characters in one text, and single ones only if the tokens differ
     for number in _differing(one, other, ["".join(map(contexts.__getitem__, group)) for group in groups]):
         group = groups[number]
         found.update(group[at] for at in _differing(one, other, [contexts[each] for each in group]))
@@ -559,7 +560,7 @@ def _compare(codes: Sequence[int], one: Encode, other: Encode) -> list[int]:
 
 
 def _context(character: str, near: str) -> str:
-    """Return a text that shows the class of a character, and whether it is a mark; `near` is mostly of its script.
+    """Return a text that reveals the class of a character, and whether it is a mark. `near` is usually of its script.
 
     Subtle: a mark of any class but 0 is sorted between U+0345, of the last class, and U+0334, of the first.
     """
@@ -568,7 +569,7 @@ def _context(character: str, near: str) -> str:
 
 
 def _decompositions(character: str) -> Iterable[str]:
-    """Return what composes to a character: a base and a mark, and everything if the base is composed, too."""
+    """Yield the decompositions of a character: base and mark, and the full one, which also decomposes the base."""
     parts = unicodedata.decomposition(character).split()
     if len(parts) == 2 and not parts[0].startswith("<"):
         yield "".join(chr(int(part, 16)) for part in parts)
@@ -581,7 +582,7 @@ def _cache_folder() -> Path:
 
 
 def _read(path: Path) -> list[int] | None:
-    """Read a result; None if there is none."""
+    """Read a cached result. Returns None if there is none."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -591,7 +592,7 @@ def _read(path: Path) -> list[int] | None:
 
 
 def _write(path: Path, found: list[int]) -> None:
-    """Keep a result, where a folder can be written."""
+    """Write a result to the cache. Does nothing if its folder is not writable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
