@@ -5,19 +5,19 @@
     packer.load("dataset-packed-4096")           rows by number, memory-mapped
     packer.batches(dataset, rows=4)              batches for varlen attention: no document sees another
     packer.BatchSampler(dataset, ...)            the same for several ranks and workers, resumable
-    packer.collate, packer.flatten               for a DataLoader: packed rows, or raw examples, to a batch
-    packer.rows("lengths-packed-4096")           documents of each row, for a trainer that makes its own examples
-    packer.stats("dataset")                      padding now, and when packed; report="page.html" writes a report
+    packer.collate, packer.flatten               make a batch of packed rows, or of raw examples, for a DataLoader
+    packer.rows("lengths-packed-4096")           documents of each row, for trainers that make their own examples
+    packer.stats("dataset")                      padding before and after packing; report="page.html" writes a report
     packer.tokenize("chats.jsonl", ...)          tokens on disk, to pack several times
     packer.show("dataset-packed-4096")           the segments of a row, as text with a tokenizer
-    packer.verify("dataset-packed-4096", ...)    a list of faults, which is true if there is none
+    packer.verify("dataset-packed-4096", ...)    a list of faults; the list is true if it is empty
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
     packer.trainers.trl(packed, args)            arguments of SFTTrainer; `hf` for the Hugging Face Trainer
-    packer.probe(step)                           which documents leak into others in a training step of any trainer
+    packer.probe(step)                           which documents leak into others in a training step, with any trainer
     packer.check(model)                          the same for each attention implementation of a Hugging Face model
 
-Importing this package imports no other; loading a packed dataset imports numpy and pyarrow only.
+Importing this package imports no other package; loading a packed dataset imports only numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ _HOMES = {
     "report.figures": ("Comparison", "Figures"),
     "shards.manifest": ("Manifest",),
 }
-"""Names by the module that defines them; a module without names is itself a name."""
+"""Public names by the module that defines them. A module without names is itself public."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a module when one of its names is first used, because most users need only a part of the package."""
+    """Import a module when one of its names is first used, because most users need only part of the package."""
     for module, names in _HOMES.items():
         if name in names or (not names and name == module):
             home = import_module(f"{__name__}.{module}")

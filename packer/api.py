@@ -1,4 +1,4 @@
-"""The commands that write, and stats, as Python functions with options as keyword arguments."""
+"""`packer.pack`, `stats`, `tokenize` and `export`: commands as Python functions, with options as keyword arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from packer.shards.manifest import Manifest
 
     OneSource: TypeAlias = str | Path | Dataset | DatasetDict | Sequence[str | Path]
-    """A file, folder, Hub id or dataset; a list of files and folders is one source, in this order."""
+    """A file, folder, Hub id or dataset. A list of files and folders is one source, in this order."""
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -44,9 +44,9 @@ log = logging.getLogger(__name__)
 
 
 def _with_options(function: Function) -> Function:
-    """Name the options of the command in a function's docstring and signature, for `help` and the reference.
+    """Add the options of the command to a function's docstring and signature, for `help` and the reference.
 
-    Type checkers and editors, which do not run this, read `packer.options.arguments`.
+    Type checkers and editors do not run this; they read `packer.options.arguments`.
     """
     signature, documented = inspect.signature(function), inspect.cleandoc(function.__doc__ or "")
     options = [each for name, each in options_for(function.__name__).items() if name not in signature.parameters]
@@ -71,7 +71,7 @@ def pack(
     progress: Progress | bool = True,
     **options: Unpack[arguments.PackArguments],
 ) -> Manifest:
-    """Pack a dataset and return its manifest. The same call continues an interrupted one.
+    """Pack a dataset and return its manifest. To resume an interrupted call, repeat it.
 
         packer.pack("chats.jsonl", max_len="4k", tokenizer="Qwen/Qwen3-0.6B", keep=["topic"], overwrite=True)
 
@@ -80,13 +80,13 @@ def pack(
             DatasetDict needs `split`). A list of files and folders is one source, in this order.
         output: folder to write; by default the name of the source with "-packed-MAX_LEN".
         max_len: number of tokens in a row, such as 4096 or "4k".
-        progress: True shows bars on a terminal and in a notebook, False nothing; or a callback, called as
+        progress: True shows bars on a terminal and in a notebook, False shows nothing; or a callback, called as
             `progress(stage, done, total)`.
-        options: the other options of `packer pack`, under the same names; `help(packer.pack)` describes each. What can
-            be repeated on the command line is a list.
+        options: the other options of `packer pack`, under the same names; `help(packer.pack)` describes each. Options
+            that can be repeated on the command line take a list.
 
     Returns:
-        The manifest, whose `path` is the folder: `packer.load(manifest.path)` opens it.
+        The manifest. Its `path` is the folder: `packer.load(manifest.path)` opens it.
 
     Raises:
         PackerError: an error that the user can fix, in one line: the value, the limit and the remedy.
@@ -114,26 +114,26 @@ def stats(
     progress: Progress | bool = True,
     **options: Unpack[arguments.StatsArguments],
 ) -> Figures | Comparison:
-    """Count how much padding a dataset has now, and how much when packed; or how full a packed dataset is.
+    """Compare the padding of a dataset before and after packing; for a packed dataset, count how full its rows are.
 
-    It predicts the number of rows that `pack` makes with the same options. Printed, the result is what `packer stats`
-    prints; in a notebook, it is a table. With a `tokenizer`, the report shows the rows of a packed dataset as text.
+    It predicts the number of rows that `pack` makes with the same options. Printed, the result is the output of `packer
+    stats`; in a notebook, it is a table. With a `tokenizer`, the report shows the rows of a packed dataset as text.
 
     Args:
         source: as for `pack`; a packed dataset; or a histogram: a CSV file with the header length,count.
         max_len: number of tokens in a row, by default 4096, or a list of several to compare; not for packed datasets.
         batch_size: documents per optimizer step in training without packing.
-        data_parallel: ranks that train on one row at a time, to see how long they wait for each other.
+        data_parallel: number of ranks that train one row at a time, to estimate how long they wait for each other.
         accumulation: rows of each of these ranks in an optimizer step, by default 1.
-        model: weights of their model, by default "7B", or its config: a folder, a config.json or a Hub id.
-        report: HTML file to write: a report with plots, which needs no network.
+        model: number of weights of their model, by default "7B", or its config: a folder, a config.json or a Hub id.
+        report: HTML file to write: a report with plots, which needs no network access.
         progress: as for `pack`.
         options: the other options of `packer stats`, under the same names; `help(packer.stats)` describes each.
             `algorithm="all"` compares the algorithms.
 
     Returns:
-        Figures, such as `rows`, `padding` and `epoch`; of several lengths or algorithms, a comparison, whose
-        `outcomes` are figures. `to_dict()` is what `packer stats --json` prints.
+        Figures, such as `rows`, `padding` and `epoch`. For several lengths or algorithms, a comparison, whose
+        `outcomes` are figures. `to_dict()` returns what `packer stats --json` prints.
 
     Raises:
         PackerError: an error that the user can fix, in one line.
@@ -164,7 +164,7 @@ def tokenize(
 ) -> TokenizeReport:
     """Tokenize a dataset once and store the tokens, in the format of `datasets.save_to_disk`.
 
-    Packing the result gives the same rows as packing the text. The same call continues an interrupted one.
+    Packing the result gives the same rows as packing the text. To resume an interrupted call, repeat it.
 
     Args:
         source: as for `pack`.
@@ -174,7 +174,7 @@ def tokenize(
         options: the other options of `packer tokenize`, under the same names; `help(packer.tokenize)` describes each.
 
     Returns:
-        What was counted; its `path` is the folder.
+        Counts of documents and tokens. Its `path` is the folder.
 
     Raises:
         PackerError: an error that the user can fix, in one line.
@@ -202,9 +202,9 @@ def export(
     overwrite: bool = False,
     progress: Progress | bool = True,
 ) -> Export:
-    """Write a packed dataset in the format of another trainer: Parquet, Arrow or bare token ids, shard by shard.
+    """Write a packed dataset in the format of another trainer: Parquet, Arrow or token ids without a header.
 
-    An export that is complete, with the same options and from the same rows, is checked and left as it is.
+    A complete export with the same options and from the same rows is checked and left as it is.
 
     Args:
         packed: folder of the packed dataset.
@@ -212,9 +212,9 @@ def export(
         to: trainer whose columns are written: "megatron", "maxtext", "torchtune", "llama-factory",
             "megatron-indexed" or "parquet".
         compression: compression of the Parquet files.
-        eos_id: token that ends documents, for trainers that find documents or padding by it ("megatron" with `align`,
-            "megatron-indexed"); by default the last token of the first document. Padding is written as
-            this token. Documents that do not end in it, or have it elsewhere, are refused, except by "megatron" if
+        eos_id: token that ends documents, for trainers that use it to find documents or padding ("megatron" with
+            `align`, "megatron-indexed"); by default the last token of the first document. Padding is written as this
+            token. Documents that do not end in it, or contain it elsewhere, are refused, except by "megatron" if
             `eos_id` is given.
         workers: number of files written at a time; by default the number of available cores. It does not change the
             bytes.
@@ -238,7 +238,7 @@ def _logged(written: Written[Record]) -> Written[Record]:
 
 
 def _refuse_unknown(function: Callable[..., object], names: Iterable[str]) -> None:
-    """Raise a TypeError that suggests the nearest name if a function has no keyword argument of a name."""
+    """Raise a TypeError that suggests the nearest name if a function lacks a keyword argument in `names`."""
     known = inspect.signature(function).parameters
     for name in names:
         if name not in known:

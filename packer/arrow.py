@@ -1,8 +1,8 @@
 """Conversions between Arrow and NumPy without copies, and the headers of messages in Arrow streams and files.
 
-pyarrow's own conversions import pandas where it is installed (0.1 s). pyarrow decompresses a record batch when it reads
-it, and says nothing about it before. So a few fields of the headers are parsed here, as Arrow's `Message.fbs` and the
-layout of FlatBuffers define them.
+pyarrow's own conversions import pandas if it is installed (0.1 s). pyarrow decompresses a record batch when it reads
+it, and does not report compression beforehand. A few fields of the headers are therefore parsed here, as Arrow's
+`Message.fbs` and the layout of FlatBuffers define them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 class _Compute:
-    """The functions of `pyarrow.compute`, which takes 0.06 s to import and is rarely needed."""
+    """The functions of `pyarrow.compute`, imported on first use (0.06 s), because they are rarely needed."""
 
     def __getattr__(self, name: str) -> Any:
         import pyarrow.compute
@@ -39,25 +39,25 @@ _DTYPES = {
 
 
 def numpy_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
-    """Return the dtype of a type of whole numbers or floats; for fixed-size lists of these, the dtype has a shape."""
+    """Return the dtype of a type of integers or floats. For fixed-size lists of these, the dtype has a shape."""
     if pa.types.is_fixed_size_list(arrow_type):
         return np.dtype((_DTYPES[arrow_type.value_type], (arrow_type.list_size,)))
     return _DTYPES[arrow_type]
 
 
 def is_numeric(arrow_type: pa.DataType) -> bool:
-    """Whether values of a type are whole numbers or floats."""
+    """Whether values of a type are integers or floats."""
     return arrow_type in _DTYPES
 
 
 def has_dtype(arrow_type: pa.DataType) -> bool:
-    """Whether a token can have a value of this type: a number, or a fixed-size list of numbers that is not empty."""
+    """Whether a type can hold values per token: numbers, or fixed-size lists of at least one number."""
     is_wide = pa.types.is_fixed_size_list(arrow_type) and arrow_type.list_size > 0
     return is_numeric(arrow_type.value_type if is_wide else arrow_type)
 
 
 def as_numpy(array: pa.Array) -> NDArray[Any]:
-    """Return the values of an array of numbers without nulls as a read-only view of the same dtype.
+    """Return the values of an array of numbers without nulls as a read-only view with the same dtype.
 
     Fixed-size lists of numbers become an array of shape (lists, size). Booleans are copied, because Arrow stores bits.
     """
@@ -76,7 +76,7 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 
 
 def as_arrow(values: NDArray[Any], is_valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return a view of a contiguous array as an Arrow array; booleans are copied. Without `is_valid`, no value is null.
+    """Return a view of a contiguous array as an Arrow array. Booleans are copied. Without `is_valid`, no value is null.
 
     An array of shape (lists, size) becomes fixed-size lists.
     """
@@ -94,12 +94,12 @@ def _bits(values: NDArray[np.bool_]) -> pa.Buffer:
 
 
 def as_scalar(value: int, arrow_type: pa.DataType) -> pa.Scalar:
-    """Return a whole number as a value of a type of numbers or booleans."""
+    """Return an integer as an Arrow value of a number or boolean type."""
     return as_arrow(np.array([value], np.int64)).cast(arrow_type)[0]
 
 
 def strings(values: Sequence[str | None]) -> pa.StringArray:
-    """Return an Arrow array of texts and nulls. Raises an OverflowError if they have more than 2 GB."""
+    """Return an Arrow array of strings and nulls. Raises an OverflowError for more than 2 GB."""
     encoded = [b"" if value is None else value.encode() for value in values]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     if offsets[-1] >= 2**31:
@@ -110,7 +110,7 @@ def strings(values: Sequence[str | None]) -> pa.StringArray:
 
 
 def of_one_type(values: Sequence[Any]) -> pa.Array | None:
-    """Convert texts, booleans or numbers of one type, and nulls, as `pa.array` does.
+    """Convert strings, booleans or numbers of one type, and nulls, as `pa.array` does.
 
     Returns None for other values, and for values that are too large.
     """
@@ -132,7 +132,7 @@ def of_one_type(values: Sequence[Any]) -> pa.Array | None:
 
 
 def format_value(value: pa.Scalar) -> str:
-    """Write a value as Python does, or name its type if Python has no such value (a date after 9999)."""
+    """Format a value as Python does. If Python has no such value (a date after 9999), return the name of its type."""
     try:
         return repr(value.as_py())
     except (OverflowError, ValueError):
@@ -148,7 +148,7 @@ _LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)  # fields of a RecordBatch
 
 
 def is_compressed(stream: pa.Buffer) -> bool:
-    """Whether a record batch or dictionary of an Arrow stream is compressed; no value is read.
+    """Whether a record batch or dictionary of an Arrow stream is compressed. Reads no value.
 
     Raises a pyarrow.ArrowException or an OSError if the stream is damaged.
     """
@@ -179,12 +179,12 @@ class MessageHeader:
 
 
 def _follow(content: memoryview, place: int) -> int:
-    """Return the offset of the table to which a field refers."""
+    """Return the offset of the table that a field refers to."""
     return place + int(struct.unpack_from("<I", content, place)[0])
 
 
 def _field_place(content: memoryview, table: int, field: int) -> int:
-    """Return the offset of a field of a table; 0 if it is left out."""
+    """Return the offset of a field of a table; 0 if the field is absent."""
     (back,) = struct.unpack_from("<i", content, table)
     slots = table - back
     if slots < 0:

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, in one line with the remedy, and errors of the system as such lines."""
+"""Errors that a user can fix, as one line with the remedy. Errors of the system are converted to such lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Exceptions raised by reading damaged JSON."""
+"""Exceptions that reading damaged JSON can raise."""
 
-_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the second when a library is loaded
+_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the second one occurs when a library is loaded
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
 _NETWORK = ("Connect", "Timeout", "gaierror", "OfflineMode")
 _NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
@@ -21,28 +21,28 @@ class PackerError(Exception):
     """A user's mistake or a machine's limit, described in one line: the value, the limit and the remedy.
 
     The command line prints it without a traceback and exits with 1, or with 2 for an `OptionError`. Line breaks, which
-    a name quoted from a damaged file may have, become spaces.
+    names quoted from a damaged file may contain, become spaces.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))
         self.in_command = str(self)
-        """The message with options named as on the command line; `str` of an error in Python names them as there."""
+        """The message with options named as on the command line; `str` of an error in Python names them differently."""
 
 
 class OptionError(PackerError):
     """Options that are wrong for any dataset: a value outside its limits, or two that exclude each other.
 
-    The command line exits with 2, as it does for an option that does not exist.
+    The command line exits with 2, as for an unknown option.
     """
 
 
 class OtherSourceError(PackerError):
-    """A source has no such column or split, or records of another kind.
+    """The source has no such column or split, or has records of another kind.
 
     Args:
         found: what was looked for, and what the source has.
-        remedy: the option that chooses another. `verify` has no such option, and replaces the remedy.
+        remedy: the option that selects another one. `verify` has no such option, and replaces the remedy.
     """
 
     def __init__(self, found: str, remedy: str) -> None:
@@ -58,15 +58,15 @@ class SourceError(PackerError):
 
 
 class StoreError(OSError):
-    """A store cannot be reached, or answers with an error, also after repeated requests."""
+    """A store cannot be reached, or answers with an error even after repeated requests."""
 
 
 class NoLocksError(OSError):
-    """A file system has no locks."""
+    """A file system does not support locks."""
 
 
 def extra(name: str) -> str:
-    """Return words for a message on how to install the packages of an extra."""
+    """Return the part of a message that says how to install the packages of an extra."""
     return f'install packer with its extra "{name}", in a checkout by pip install ".[{name}]"'
 
 
@@ -90,7 +90,7 @@ def in_python(text: str) -> str:
     return _OPTION.sub(_named, text)
 
 
-# either a quoted command, which stays, or an option, with the word behind it if that is its value
+# Either a quoted command, which is kept, or an option, with the next word if it is the option's value.
 _WITH_VALUE = "(?:chat-template|dtype|eos-id|long|on-error|split|split-at|text-column|train-on|untrained)"
 _VALUE = r"(?!(?:and|if|is|or|out|with)\b)[a-z0-9][\w:,./-]*\w"
 _OPTION = re.compile(rf"`.*?`|(?<![\w-])--(?:({_WITH_VALUE}) ({_VALUE})|([a-z]+(?:-[a-z]+)*)(?: FILE\b)?)")
@@ -104,11 +104,11 @@ def _named(found: re.Match[str]) -> str:
 
 
 def shortage(error: BaseException) -> str | None:
-    """Describe the shortage and its remedy if an error is about memory, memory maps, threads or open files.
+    """Describe the shortage and its remedy if an error is due to memory, memory maps, threads or open files.
 
-    Libraries report a shortage in many ways, so the words of the message count as much as its type:
-    `OSError("Memory mapping file failed: Cannot allocate memory")` has no errno. Such an error says nothing about the
-    data.
+    Libraries report a shortage in many ways, so both the words of the message and its type are examined:
+    `OSError("Memory mapping file failed: Cannot allocate memory")` has no errno. Such an error does not concern the
+    data. Returns None for other errors.
     """
     text = " ".join(str(error).split()) or type(error).__name__
     if any(words in text for words in _NO_THREADS):
@@ -125,10 +125,10 @@ def shortage(error: BaseException) -> str | None:
 def check_address_space(needed: int, what: str) -> None:
     """Raise a MemoryError if fewer than `needed` bytes of address space are left.
 
-    LLVM and the library of tokenizers abort the process if memory runs out. Nothing is checked without a limit by
-    `ulimit -v`. Other threads may take memory in the meantime, so `needed` has to be generous.
+    LLVM and the tokenizers library abort the process if memory runs out. Only a limit set by `ulimit -v` is checked.
+    Other threads may allocate memory in the meantime, so `needed` has to be generous.
     """
-    import resource  # here, because `import packer` alone imports this module
+    import resource  # imported here, because `import packer` imports this module
     from pathlib import Path
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -148,7 +148,8 @@ def shortage_behind(error: BaseException) -> str | None:
 def hub_is_unreachable(error: BaseException) -> bool:
     """Whether an error or one of its causes means that the Hugging Face Hub did not answer.
 
-    Types of errors differ between versions of huggingface_hub and its HTTP library, but words in their names do not.
+    Types of errors differ between versions of huggingface_hub and its HTTP library, but the words in their names do
+    not.
     """
     return any(
         isinstance(cause, (ConnectionError, TimeoutError)) or any(word in type(cause).__name__ for word in _NETWORK)
@@ -166,9 +167,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def system_errors(out: object, *, resumes: bool) -> Iterator[None]:
-    """Raise an OSError, or any library's error for lack of threads or memory maps, as a PackerError with the remedy.
+    """Convert an OSError, or a library's error about missing threads or memory maps, to a PackerError with the remedy.
 
-    The message names `out` if the error names no file. `resumes` says whether the same command resumes the output.
+    The message names `out` if the error names no file. resumes: whether repeating the command resumes the output.
     """
     goes_on = ": it resumes where it stopped" if resumes else ""
     try:

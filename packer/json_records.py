@@ -1,8 +1,8 @@
-"""Records, which are dataclasses written as JSON objects, and the records of a manifest.
+"""Records: dataclasses that are written as JSON objects, including the records of a manifest.
 
-A record is checked against its declaration when it is read back. The records of a manifest distinguish sources, and
-count documents, tokens, rows and shards. Totals count every document and token of the source by what happened to it.
-The identity of a source, by which changes to it are detected, contains neither absolute paths nor times.
+A record is checked against its declaration when it is read. The records of a manifest distinguish sources, and count
+documents, tokens, rows and shards. Totals count every document and token of the source by what happened to it. The
+identity of a source, by which changes are detected, contains neither absolute paths nor times.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ Collected = TypeVar("Collected", dict[str, object], list[object])
 
 
 class ValueKind(NamedTuple):
-    """A kind of JSON values that are not lists or objects: its name in messages, and a test for its values."""
+    """A kind of JSON values other than lists and objects: its name in messages, and a test for its values."""
 
     name: str
     fits: Callable[[Any], bool]
 
 
 def whole_number(least: int, most: int) -> ValueKind:
-    """Return the kind of whole numbers from `least` to `most`."""
+    """Return the kind of integers from `least` to `most`."""
     return ValueKind(
         f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most
     )
 
 
 def number(least: float, most: float = sys.float_info.max) -> ValueKind:
-    """Return the kind of numbers from `least` to `most`, whole or not, without NaN."""
+    """Return the kind of integers and floats from `least` to `most`, without NaN."""
     limits = "above 0" if least == sys.float_info.min else f"from {least}"
     limits += "" if most == sys.float_info.max else f" to {most}"
     return ValueKind(f"a number {limits}", lambda value: type(value) in (int, float) and least <= value <= most)
 
 
 def or_null(kind: ValueKind) -> ValueKind:
-    """Return the kind of the same values and null."""
+    """Return the kind that also allows null."""
     return ValueKind(f"{kind.name}, or null", lambda value: value is None or kind.fits(value))
 
 
@@ -51,7 +51,7 @@ _WHOLE = whole_number(-(2**63), 2**63 - 1)
 _SIMPLE: dict[Any, ValueKind] = {str: TEXT, bool: FLAG, int: _WHOLE, object: ValueKind("any value", lambda value: True)}
 
 Count = Annotated[int, whole_number(0, 2**63 - 1)]
-DocumentCount = Annotated[int, whole_number(0, 2**40)]  # a trillion: their lengths alone take 4 TB
+DocumentCount = Annotated[int, whole_number(0, 2**40)]  # a trillion, whose lengths alone take 4 TB
 Positive = Annotated[int, whole_number(1, 2**63 - 1)]
 Ratio = Annotated[float, number(0)]
 
@@ -91,7 +91,7 @@ class JsonRecord:
 
     @classmethod
     def from_dict(cls: type[SomeRecord], content: object, name: str = "") -> SomeRecord:
-        """Read the record of a JSON object; see `read_fields` for the name and errors."""
+        """Read the record of a JSON object; see `read_fields` for `name` and errors."""
         types, optional = _declared(cls)  # type: ignore[arg-type]
         return cls(**read_fields(content, types, optional, name=name))
 
@@ -101,8 +101,8 @@ def read_fields(
 ) -> dict[str, Any]:
     """Check the fields of a JSON object and return their values.
 
-    Unknown fields, which later versions may add, are ignored. Types are `ValueKind`s, or types of fields of a
-    `JsonRecord`. `name` stands for the object in messages, and is empty for the manifest. Raises a KeyError for missing
+    Unknown fields, which later versions may add, are ignored. types: a `ValueKind`, or the type of a `JsonRecord`'s
+    field, for each name. name: name of the object in messages; "" for the manifest. Raises a KeyError for missing
     fields, and a TypeError for values of another kind or outside their limits.
     """
     found = _typed(content, dict, name)
@@ -114,7 +114,7 @@ def read_fields(
 
 
 def _read(hint: object, value: object, name: str) -> object:
-    """Return a JSON value as a value of the type `hint`."""
+    """Convert a JSON value to the type `hint`."""
     if isinstance(hint, type) and issubclass(hint, JsonRecord):
         return hint.from_dict(value, name)
     if get_origin(hint) is tuple:
@@ -138,7 +138,7 @@ def _typed(value: object, expected: type[Collected], name: str) -> Collected:
 
 @cache
 def _declared(record: type) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the type of every field, without None for optional fields, and the names of the optional fields."""
+    """Return the type of each field, without None for optional fields, and the names of the optional fields."""
     types, hints = {}, get_type_hints(record, include_extras=True)
     for name in (field.name for field in fields(record) if field.compare):
         hint = hints[name]
@@ -191,7 +191,7 @@ Reason = Literal[
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 REJECTED = "rejected.jsonl"
-"""File in the output that lists the rejected records, a `RejectedRecord` on each line."""
+"""File in the output that lists the rejected records, one `RejectedRecord` per line."""
 
 REMEDY = "or leave such records out with --on-error skip"
 """End of the message for a record that cannot be used."""
@@ -208,14 +208,14 @@ class FileIdentity(JsonRecord):
 
     bytes: Count
     rows: Count
-    """Documents in the file."""
+    """Number of documents in the file."""
 
     tokens: Count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextIdentity(JsonRecord):
-    """Everything that determines the tokens of text. It is equal for a folder and its copy on the Hub."""
+    """Everything that determines how text becomes tokens. It is equal for a folder and its copy on the Hub."""
 
     columns: tuple[str, ...]
     """Names of the columns that are read."""
@@ -230,23 +230,23 @@ class TextIdentity(JsonRecord):
     """Whether prompts and completions in strings were rendered as chats of two messages."""
 
     tokenizer: str
-    """xxh3-128 of the tokenizer's content, hexadecimal."""
+    """Hexadecimal xxh3-128 of the tokenizer's content."""
 
     tokenizers: str
     transformers: str | None = None
     """Version of the transformers library; None if it was not needed."""
 
     chat_template: str | None = None
-    """xxh3-128 of the chat templates, hexadecimal; None if the text is not a chat."""
+    """Hexadecimal xxh3-128 of the chat templates; None if the text is not a chat."""
 
     jinja2: str | None = None
     """Version of the jinja2 library; None if the text is not a chat."""
 
     stand_in: str | None = None
-    """Built-in chat template used in place of the tokenizer's own, because that rewrites earlier answers; or None."""
+    """Built-in chat template used instead of the tokenizer's own, which rewrites earlier answers; or None."""
 
     def without_versions(self) -> dict[str, Any]:
-        """Return the JSON object without library versions, which may differ although the tokens are the same."""
+        """Return the JSON object without library versions, which may differ although the tokens are equal."""
         return {name: value for name, value in self.to_dict().items() if name not in _VERSIONS}
 
 
@@ -263,16 +263,16 @@ class SourceIdentity(JsonRecord):
     """Whether the source has labels."""
 
     lengths_xxh3_128: str
-    """xxh3-128 of the lengths of all documents in order, int32, hexadecimal."""
+    """Hexadecimal xxh3-128 of the lengths of all documents in order, as int32."""
 
     columns: tuple[str, ...] = ()
     """Names of the extra columns."""
 
     widths: Mapping[str, Positive] | None = None
-    """Number of values per token for each extra column that has several; None without such columns."""
+    """Number of values per token of each extra column that has several; None if there is no such column."""
 
     text: TextIdentity | None = None
-    """Everything that determines the tokens; None if the source holds tokens."""
+    """Everything that determines how text becomes tokens; None for a source of tokens."""
 
 
 def _sum(one: Any, other: Any) -> Any:
@@ -284,43 +284,43 @@ def _sum(one: Any, other: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account(JsonRecord):
-    """Documents and tokens of a source, counted by what became of them.
+    """Counts of a source's documents and tokens by what became of them.
 
     The accounts of the parts of a source add up to the account of the source.
     """
 
     documents: DocumentCount
-    """Documents of the source."""
+    """Number of documents of the source."""
 
     documents_split: Count
-    """Documents with two or more segments in the rows, after untrained segments are dropped."""
+    """Number of documents with two or more segments in the rows, after untrained segments are dropped."""
 
     documents_truncated: Count
-    """Documents shortened by truncation."""
+    """Number of documents shortened by truncation."""
 
     documents_dropped: Mapping[str, Count]
-    """Documents without a segment, by reason."""
+    """Number of documents without a segment, by reason."""
 
     tokens: Count
-    """Tokens of the source: each is packed, truncated or dropped."""
+    """Number of tokens of the source. Each is packed, truncated or dropped."""
 
     tokens_packed: Count
-    """Tokens in segments."""
+    """Number of tokens in segments."""
 
     tokens_truncated: Count
-    """Tokens cut off by truncation, including those of documents that are then dropped."""
+    """Number of tokens cut off by truncation, even in documents that are then dropped."""
 
     tokens_dropped: Mapping[str, Count]
-    """Tokens of dropped documents, by reason; tokens cut off by truncation are not included."""
+    """Number of tokens of dropped documents, by reason, without those cut off by truncation."""
 
     @property
     def documents_packed(self) -> int:
-        """Documents with at least one segment."""
+        """Number of documents with at least one segment."""
         return self.documents - sum(self.documents_dropped.values())
 
     @property
     def tokens_lost(self) -> int:
-        """Tokens that are in no segment: truncated or dropped."""
+        """Number of tokens in no segment, because they were truncated or dropped."""
         return self.tokens_truncated + sum(self.tokens_dropped.values())
 
     def with_rejected(self, rejected: int) -> Account:
@@ -341,7 +341,7 @@ class GroupTotals(JsonRecord):
     """Number of groups with at least one document."""
 
     documents_without: Count
-    """Documents of the source that are in no group."""
+    """Number of documents of the source without a group."""
 
     rows_ungrouped: Positive
     """Number of rows if the same documents were packed without groups."""
@@ -353,7 +353,7 @@ class PlanTotals(Account):
 
     tokens_packed: Positive
     segments: Count
-    """Documents, and pieces of split ones, in all rows."""
+    """Number of segments in all rows: documents, or parts of split documents."""
 
     rows: Positive
     lower_bound: Positive
@@ -392,34 +392,37 @@ class Totals(PlanTotals):
     """Totals of the manifest: the totals of the plan, and counts made while tokens are read and written."""
 
     tokens_trained: Count
-    """Labels in all rows that are not -100; 0 if no labels are written."""
+    """Number of labels in all rows that are not -100; 0 if no labels are written."""
 
     segments_untrained: Count
-    """Segments without a trained token; 0 if no labels are written."""
+    """Number of segments without a trained token; 0 if no labels are written."""
 
     tokens_trained_later: Count
-    """Trained tokens in segments that do not begin their document, so that they do not see its beginning."""
+    """Number of trained tokens in segments that do not begin their document, and so do not see its beginning."""
 
     tokens_trained_truncated: Count | None = None
-    """Trained tokens that truncation cuts off; None without truncation, or if no labels say what is trained."""
+    """Number of trained tokens that truncation cuts off.
+
+    None without truncation, or if no labels say which tokens are trained.
+    """
 
     tokens_stripped: Count | None = None
-    """Token ids that were padding in the source, and are not counted in `tokens`; None if there are none."""
+    """Number of token ids that were padding in the source, and are not counted in `tokens`; None if there are none."""
 
     documents_straddling: Count | None = None
-    """Documents with a token that is only partly in trained text; None if the source holds tokens, not text."""
+    """Number of documents with a token that is only partly in trained text; None for a source of tokens."""
 
     documents_untrained: Count | None = None
-    """Documents that have tokens, but no trained token; None if the source holds tokens, not text."""
+    """Number of documents with tokens, but without trained tokens; None for a source of tokens."""
 
     documents_by_gigatoken: Count | None = None
-    """Documents that gigatoken tokenized; None if there are none. No other fact depends on gigatoken."""
+    """Number of documents that gigatoken tokenized; None if there are none. No other fact depends on gigatoken."""
 
     tokens_shared: Count | None = None
-    """Tokens that are in no row because trees store shared beginnings of documents once; None without trees."""
+    """Number of tokens in no row because trees store shared beginnings of documents once; None without trees."""
 
     documents_rejected: Mapping[str, Count] | None = None
-    """Documents that could not be used, by reason; None without `--on-error skip`."""
+    """Number of documents that could not be used, by reason; None without `--on-error skip`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -434,17 +437,17 @@ class ShardEntry(JsonRecord):
     """Number of tokens, without padding."""
 
     trained: Count
-    """Labels that are not -100; 0 if no labels are written."""
+    """Number of labels that are not -100; 0 if no labels are written."""
 
     untrained_segments: Count
-    """Segments without a trained token; 0 if no labels are written."""
+    """Number of segments without a trained token; 0 if no labels are written."""
 
     trained_later: Count
-    """Trained tokens in segments that do not begin their document."""
+    """Number of trained tokens in segments that do not begin their document."""
 
     bytes: Count
     xxh3_128: str
-    """Hash of the file, hexadecimal."""
+    """Hexadecimal hash of the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -452,16 +455,16 @@ class RejectedRecord(JsonRecord):
     """A line of rejected.jsonl. The message may quote values of the record."""
 
     document: Count
-    """Number of the document in its source, as in `doc_ids`."""
+    """Index of the document in its source, as in `doc_ids`."""
 
     file: str
     """Name of the file, as in the manifest."""
 
     line: Count | None = None
-    """Line of the file, counted from 1; None where a file is not made of lines."""
+    """Line of the file, counted from 1; None if the file does not consist of lines."""
 
     row: Count | None = None
-    """Number of the record in the file, counted from 0; None if there is a line."""
+    """Index of the record in the file, counted from 0; None if there is a line."""
 
     reason: str
     """One of `REASONS`."""

@@ -19,7 +19,7 @@ def visible(text: str) -> str:
 
 
 def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> str:
-    """Align cells in columns two spaces apart; `align` has a `<` or `>` per column, by default `<>>>...`."""
+    """Align cells in columns two spaces apart. align: a `<` or `>` per column, by default `<>>>...`."""
     align = align or "<" + ">" * (len(rows[0]) - 1)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -29,14 +29,14 @@ def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> 
 
 
 def html_table(title: str, lines: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> str:
-    """Return a title and a table of cells as notebooks show them, with a line of column names if there is a `head`."""
+    """Return a title and a table of cells for a notebook, with a header line if there is a `head`."""
     cells = [("th", head), *(("td", line) for line in lines)] if head else [("td", line) for line in lines]
     rows = "".join(f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in line)}</tr>" for tag, line in cells)
     return f"<div><strong>{escape(title)}</strong><table>{rows}</table></div>"
 
 
 def render_bars(labels: Sequence[str], counts: Sequence[int]) -> str:
-    """Draw one line per label with its count, its share and a bar that is proportional to the count.
+    """Draw one line per label with its count, its share and a bar proportional to the count.
 
     Every count above 0 has a bar.
     """
@@ -49,7 +49,7 @@ def render_bars(labels: Sequence[str], counts: Sequence[int]) -> str:
 
 
 def folded(text: str) -> str:
-    """Fold a sentence to lines of at most `WIDTH` columns, unless a word is longer."""
+    """Fold a sentence to lines of at most `WIDTH` columns, except for longer words."""
     return fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
@@ -59,12 +59,12 @@ def count_of(count: int, noun: str) -> str:
 
 
 def fewest(rows: int, lower_bound: int) -> str:
-    """Return "the fewest possible", or words that say how many rows every packing needs at least."""
+    """Return "the fewest possible", or a phrase with the number of rows that every packing needs at least."""
     return f"no packing has fewer than {lower_bound:,}" if rows > lower_bound else "the fewest possible"
 
 
 def rounded(value: float) -> str:
-    """Format an int in full and a float with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
+    """Format an integer in full and a float with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
     if isinstance(value, int):
         return f"{value:,}"
     if value < 10:
@@ -92,7 +92,7 @@ def share(ratio: float) -> str:
 
 
 def duration_and_compiling(seconds: float, compiling: float) -> str:
-    """Format a time and the part of it that was spent compiling kernels: 23.1 s, 20.2 s of it compiling."""
+    """Format a time and the share of it spent compiling kernels: 23.1 s, 20.2 s of it compiling."""
     share = f", {duration(compiling)} of it compiling" if compiling > 0.05 * seconds else ""
     return duration(seconds) + share
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATUS = logging.getLogger("packer.status")
-"""Logger for work whose progress cannot be measured, such as compiling; shown on terminals only."""
+"""Logger for work whose progress cannot be measured, such as compiling; shown only on terminals."""
 
 OF_RANK = logging.getLogger("packer.rank")
-"""Logger for what concerns one rank; its own process shows it, even if another one shows the progress of all."""
+"""Logger for messages about one rank. The rank's own process shows them, even if another shows the progress."""
 
-INTERVAL = 15.0  # seconds between lines of progress where stderr is not a terminal
+INTERVAL = 15.0  # seconds between lines of progress if stderr is not a terminal
 DELAY = 1.0  # seconds of a stage before a bar is drawn on a terminal
-TICK = 1.0  # seconds after which the clock of a bar goes on although nothing was reported
+TICK = 1.0  # seconds without reports after which the clock of a bar is updated anyway
 
 _UNITS = {
     "decode": ("doc", "documents"),
@@ -40,14 +40,14 @@ _UNITS = {
     "plan": ("part", "partitions"),
     "solve": ("alg", "plans"),
 }
-"""Unit of each stage, short for a bar and in words; other stages count bytes."""
+"""Unit of each stage, short for a bar, and as a word. Other stages count bytes."""
 
 
 class Progress(Protocol):
-    """Callback of long work; the command line draws a bar from it."""
+    """Callback for long work, from which the command line draws a bar."""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` is finished; called by one thread at a time, but not always the same one.
+        """Report that `done` of `total` is finished. Called by one thread at a time, but not always the same thread.
 
         Args:
             stage: word for the current work. Sources report "decode" while they parse Parquet, JSONL or compressed
@@ -59,7 +59,7 @@ class Progress(Protocol):
 
 
 class TaskSums:
-    """Sums of the amounts that the tasks of a stage have done; several threads may report them while tasks run.
+    """Sums of the work that the tasks of a stage have done. Several threads may report it while tasks run.
 
     Args:
         tell: function to call with the sums, by one thread at a time.
@@ -70,7 +70,7 @@ class TaskSums:
         self._sums, self._done = list[int](), dict[int, tuple[int, ...]]()
 
     def __call__(self, task: int, *done: int) -> None:
-        """Report the amounts that the task of this number has done so far."""
+        """Report the amount of work that task `task` has done so far."""
         with self._lock:
             before = self._done.get(task, (0,) * len(done))
             sums = self._sums or (0,) * len(done)
@@ -80,7 +80,7 @@ class TaskSums:
 
 
 def documents_of(documents: int, read: float, size: int) -> tuple[int, int]:
-    """Return the documents read so far, and an estimate of all documents: `read` of `size` bytes have been read."""
+    """Return (documents read so far, estimated total), given that `read` of `size` bytes have been read."""
     return documents, documents if read >= size else max(documents, int(documents * size / max(read, 1)))
 
 
@@ -97,9 +97,9 @@ class _Lines(logging.Formatter):
 def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     """Show the progress of each stage on stderr, and print log messages there.
 
-    A terminal gets a bar for each stage that takes more than a second, and messages about work whose progress cannot be
-    measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. If
-    `silently`, because another process shows the progress of both, only messages about this process are printed.
+    A terminal shows a bar for each stage that takes more than a second, and messages about work whose progress cannot
+    be measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. With
+    `silently`, another process shows the progress of both, and only messages about this process are printed.
     """
     shown, handler = OF_RANK if silently else logging.getLogger("packer"), logging.StreamHandler()
     handler.setFormatter(_Lines("packer: %(message)s"))
@@ -120,9 +120,9 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def python_call(progress: Progress | bool) -> Iterator[Progress]:
-    """Name options in errors as in Python, and yield the callback for progress of a Python function of packer.
+    """Name options in errors as in Python, and yield the progress callback of a Python function of packer.
 
-    It is the user's callback or, for True, a callback that draws bars on terminals and in notebooks only.
+    It is the user's callback or, for True, a callback that draws bars only on terminals and in notebooks.
     """
     with python_names():
         if not isinstance(progress, bool):
@@ -146,11 +146,11 @@ def _has_bars() -> bool:
 
 @contextmanager
 def _drawn() -> Iterator[Progress]:
-    """Draw a bar on a terminal or in a notebook, and print lines elsewhere.
+    """Draw a bar on a terminal or in a notebook; print lines elsewhere.
 
     "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears
-    immediately, because algorithms report no progress while they run. While nothing is reported, the clock of a bar
-    goes on, and lines are repeated.
+    immediately, because algorithms report no progress while they run. Without reports, the clock of a bar is still
+    updated, and lines are repeated.
     """
     has_bars, kind, begun, last, bar = _has_bars(), "", 0.0, 0.0, None
     lock, ended, step = threading.Lock(), threading.Event(), ("", 0, 0)
@@ -191,7 +191,7 @@ def _drawn() -> Iterator[Progress]:
             if kind != "solve" and now - begun < DELAY:
                 return
             bar = _new_bar(stage, done, total)
-        bar.total = total  # an estimate at first
+        bar.total = total  # only an estimate at first
         bar.update(done - bar.n)
         if bar.desc != f"{stage}: ":
             bar.set_description(stage)
@@ -207,10 +207,10 @@ def _drawn() -> Iterator[Progress]:
 
 
 def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
-    """Draw a bar; tqdm is imported here, because most commands on little data show no bar."""
+    """Draw a bar. tqdm is imported here, because most commands on small data show no bar."""
     from tqdm.auto import tqdm
 
-    tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
+    tqdm.monitor_interval = 0  # no monitor thread: tqdm would print a warning if none can be started
     unit, _ = _UNITS.get(stage.split()[0], ("B", "bytes"))
     width = (
         None if _in_notebook() else shutil.get_terminal_size().columns

@@ -1,8 +1,8 @@
-"""Signals, and errors of other tasks, by which running work ends.
+"""Signals, and errors of other tasks, which end running work.
 
-SIGINT and SIGTERM end the command with one line and exit code 130 or 143, whenever they arrive. A second signal ends
-the process even if its main thread is stuck in a library, because the system resets the handler (SA_RESETHAND) when it
-delivers the first.
+SIGINT and SIGTERM end the command at any time, with one line and exit code 130 or 143. A second signal ends the process
+even if its main thread is stuck in a library, because the system resets the handler (SA_RESETHAND) when it delivers the
+first signal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in any thread by `raise_if_interrupted`; `number` is the number of the signal."""
+    """Raised in any thread by `raise_if_interrupted`. number: number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,17 +37,17 @@ INTERRUPTION = Interruption()
 
 
 class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
-    """Raised in a task by `raise_if_interrupted` because its result is no longer needed."""
+    """Raised in a task by `raise_if_interrupted` if its result is no longer needed."""
 
 
 class CurrentTask(threading.local):
     """The task that runs in this thread."""
 
     stopping: threading.Event | None = None
-    """Event that is set when the results of its stage are no longer needed; None outside of tasks."""
+    """Event that is set when the results of the task's stage are no longer needed; None outside tasks."""
 
     report: Callable[..., None] = staticmethod(lambda *_: None)
-    """Function that the running task calls with the amounts that it has done so far, in the units of its stage."""
+    """Function that the running task calls with the amount of work done so far, in the units of its stage."""
 
 
 CURRENT_TASK = CurrentTask()
@@ -56,8 +56,8 @@ CURRENT_TASK = CurrentTask()
 def raise_if_interrupted() -> None:
     """Raise `Interrupted` if a signal is to end the command, or `Stopped` if another task of the same stage failed.
 
-    It is called between tasks, where progress is reported, and in loops that wait. An exception raised by a signal
-    handler itself could arise inside a compiled kernel or an import.
+    It is called between tasks, where progress is reported, and in loops that wait. If a signal handler itself raised an
+    exception, it could occur inside a compiled kernel or an import.
     """
     if INTERRUPTION.number is not None:
         raise Interrupted(INTERRUPTION.number)
@@ -66,13 +66,13 @@ def raise_if_interrupted() -> None:
 
 
 def end_at_once(number: int, _: FrameType | None) -> None:
-    """Handle a signal before work begins or after it ends: print a line and exit as a shell would report it."""
+    """Handle a signal before work begins or after it ends: print a line, and exit with the code that shells use."""
     os.write(2, f"packer: {WORDS[signal.Signals(number)]}\n".encode())
     os._exit(128 + number)
 
 
 def handle_from_the_start() -> None:
-    """Install `end_at_once` for signals that are neither ignored nor handled; called before the slow imports."""
+    """Install `end_at_once` for signals that are neither ignored nor handled. Called before the slow imports."""
     for number in _unhandled():
         _handle_once(number, end_at_once)
 
@@ -81,7 +81,7 @@ def handle_from_the_start() -> None:
 def noted() -> Iterator[None]:
     """Remember SIGINT and SIGTERM for `raise_if_interrupted`, unless they are ignored or handled elsewhere.
 
-    No exception is raised in the running code. A second signal ends the process at once.
+    No exception is raised in the running code. A second signal ends the process immediately.
     """
     ours = _unhandled()
     usual = {number: signal.getsignal(number) for number in ours}
@@ -119,7 +119,7 @@ _RESET = -0x80000000  # SA_RESETHAND, as an int
 
 
 def _handle_once(number: int, handler: Callable[[int, FrameType | None], None]) -> None:
-    """Install a handler for a signal whose second arrival ends the process."""
+    """Install a handler for a signal. The second such signal ends the process."""
     signal.signal(number, handler)
     if sys.platform == "linux" and sys.maxsize > 2**32:
         libc, action = ctypes.CDLL(None), _SigAction()

@@ -1,4 +1,4 @@
-"""Check a packed dataset without its source: every byte against the manifest, every row against the format."""
+"""Checks of a packed dataset without its source: every byte against the manifest, every row against the format."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class SegmentCounts:
     """Counts of segments in rows."""
 
     histogram: NDArray[np.int64]
-    """Shape (max_len + 1,): segments of each extent."""
+    """Shape (max_len + 1,): number of segments of each extent."""
 
     ends: tuple[Place, Place] | None = None
-    """Places of the first and the last segment, if all segments are in the order of the source."""
+    """Places of the first and the last segment if all segments are in the order of the source; otherwise None."""
 
 
 def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()) -> Iterator[str]:  # noqa: B008
@@ -58,7 +58,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     text = (folder / MANIFEST).read_bytes()
     if not is_sealed(text, json.loads(text)):
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
-        return  # no other fact can be trusted
+        return  # no other fact is reliable then
     try:
         refuse_foreign_work(folder)
     except PackerError as error:
@@ -93,7 +93,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
 
 
 def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int, tuple[str, ...], SegmentCounts]:
-    """Check a shard; return its number, a sentence for each fault, and the counts of its segments.
+    """Check a shard. Returns its number, a sentence for each fault, and the counts of its segments.
 
     Raises an OSError if the store cannot be read.
     """
@@ -141,12 +141,12 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
     if found.tokens != entry.tokens:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
     if manifest.options.index_only and manifest.source.labels:
-        return  # which tokens are trained is in the source
+        return  # the source says which tokens are trained
     yield from trained_faults(entry, found)
 
 
 def trained_faults(entry: ShardEntry, found: Counts) -> Iterator[str]:
-    """Yield a sentence for each count of trained tokens of a shard that differs from its entry."""
+    """Yield a sentence for each count of trained tokens of a shard that differs from the count in its entry."""
     if found.trained != entry.trained:
         yield f"{entry.file} has {found.trained:,} trained tokens, the manifest says {entry.trained:,}"
     if found.untrained_segments != entry.untrained_segments:
@@ -170,7 +170,7 @@ def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) ->
 
 
 def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> str | None:
-    """Return the first fault in the values per token of a record batch whose structure is valid, or None."""
+    """Return the first fault in the values per token of a record batch with a valid structure, or None."""
     wanted = manifest.row_format.stored_token_columns
     if not wanted:
         return None
@@ -189,7 +189,7 @@ def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manife
         if (flat["labels"][untrained] != NO_LOSS).any():
             return f"a label of padding, or of a segment's first token, is not {NO_LOSS}"
     if "position_ids" in flat:
-        extents = as_numpy(batch["seq_lengths"].values)  # padding tails included
+        extents = as_numpy(batch["seq_lengths"].values)  # including padding tails
         if not np.array_equal(flat["position_ids"], restart_positions(extents)):
             return "position_ids do not restart at 0 with every segment"
     for name in manifest.options.stored_keep_tokens:
@@ -199,7 +199,7 @@ def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manife
 
 
 def _kept_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Return the first fault in the values of kept columns at padding tails, or None."""
+    """Return the first fault in the values of kept columns at padding tails. Returns None if there is none."""
     padding = ~is_segment(batch)
     for name in manifest.options.kept if padding.any() else ():
         found = batch[name].values.filter(as_arrow(padding))
@@ -210,7 +210,7 @@ def _kept_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
 
 
 def _order_fault(segments: LocatedRows, manifest: Manifest, out: SegmentCounts) -> tuple[int, str] | None:
-    """Find a row with a segment that precedes an earlier one in the source; update the places in `out.ends`."""
+    """Find a row with a segment that precedes an earlier segment in the source; update the places in `out.ends`."""
     documents, starts = segments.documents, segments.starts
     last = (int(documents[-1]), int(starts[-1]))
     first = (int(documents[0]), int(starts[0]))
@@ -226,19 +226,19 @@ def _order_fault(segments: LocatedRows, manifest: Manifest, out: SegmentCounts) 
 
 
 def _out_of_order(one: Place, other: Place, manifest: Manifest) -> str:
-    """Return words that say that a segment comes before another in the source, but after it in the rows."""
+    """Describe a segment that comes before another in the source, but after it in the rows."""
     named = [f"document {document:,} from token {start:,}" for document, start in (other, one)]
     return f"holds {named[0]} after {named[1]}, and {manifest.options.algorithm} keeps the order of the source"
 
 
-# the counts in the manifest
+# ---- the counts in the manifest ----
 
 
 def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
     """Yield a sentence for each total of a manifest that differs from a new count.
 
-    `counted` has new counts by the name of the total; other totals are not compared. `origin` names the source of the
-    counts, such as "the rows".
+    counted: new counts by the name of the total; other totals are not compared. origin: what was counted, such as "the
+    rows".
     """
     recorded = totals.to_dict()
     for name, value in counted.items():
@@ -277,7 +277,7 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 
 
 def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
-    """Yield a sentence for each total that contradicts the rows; totals that only planning can count are left out."""
+    """Yield a sentence for each total that contradicts the rows. Totals that only planning counts are left out."""
     options, histogram = manifest.options, counted.histogram
     found = {"segments": int(histogram.sum())}
     if options.keeps_whole and options.group_by is None and not get_algorithm(options.algorithm).proves:

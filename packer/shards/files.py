@@ -1,4 +1,4 @@
-"""Files of an output: their names, their hashes, and whether those of a complete output are unchanged."""
+"""Files of an output: names, hashes, and whether the files of a complete output are unchanged."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ EXPORT_RECORD = "_export.json"
 """Record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
 WORK = ".packer"
-"""Folder inside an output, which is removed when the output is complete and in place."""
+"""Folder inside an output that is removed when the output is complete and in place."""
 
 LISTED = re.compile(r".*\.arrow|rejected\.jsonl")
 """Names of files that the manifest must list if they are in the folder."""
 
 HOLDOUT = "-holdout"
-"""End of the name of a dataset with held-out documents."""
+"""Suffix of the name of a dataset with held-out documents."""
 
 MOST_SHARDS = 10_000_000
 
 
 def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
-    """Return the folder of a dataset's held-out documents, next to it; with `is_holdout`, the folder of the dataset."""
+    """Return the folder of a dataset's held-out documents, next to the dataset; with `is_holdout`, the reverse."""
     if isinstance(out, Path) and out.name in ("", ".."):
         out = out.resolve()
     if out.parent == out:
@@ -48,7 +48,7 @@ def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
 def shard_name(shard: int, shards: int) -> str:
     """Return the file name of a shard, as in `datasets`: data-00000-of-00012.arrow.
 
-    Names sort like numbers, even for more than 100,000 shards: data-099999-of-234000.arrow.
+    Names sort like numbers, even with more than 100,000 shards: data-099999-of-234000.arrow.
     """
     return f"data-{shard:0{max(5, len(str(shards - 1)))}d}-of-{shards:05d}.arrow"
 
@@ -64,7 +64,7 @@ def all_shard_names(shards: int) -> list[str]:
 
 
 def names_listed(content: Mapping[str, Any]) -> list[str]:
-    """Return the names of all other files of a packed dataset, from the content of its manifest.
+    """Return the names of all other files of a packed dataset, given the content of its manifest.
 
     Raises a LookupError, TypeError, ValueError or AttributeError if the content is damaged.
     """
@@ -72,9 +72,9 @@ def names_listed(content: Mapping[str, Any]) -> list[str]:
 
 
 def refuse_foreign_work(out: AnyPath) -> None:
-    """Raise a PackerError if the work folder of an output is a symbolic link, or holds one.
+    """Raise a PackerError if the work folder of an output is a symbolic link, or contains one.
 
-    A link there would make packer delete and replace files elsewhere.
+    Through a link, packer would delete and replace files elsewhere.
     """
     if isinstance(out, RemotePath):
         return
@@ -87,7 +87,7 @@ def refuse_foreign_work(out: AnyPath) -> None:
                     _refuse_link(Path(entry.path), entry.is_symlink())
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(Path(entry.path))
-        except (FileNotFoundError, NotADirectoryError):  # there is none, or another process has just removed it
+        except (FileNotFoundError, NotADirectoryError):  # missing, or another process has just removed it
             continue
 
 
@@ -101,7 +101,7 @@ _WRITTEN_TOGETHER = 1 << 16  # bytes: Arrow writes headers, padding and short co
 
 
 class HashingFile(io.BufferedWriter):
-    """Binary file that hashes everything written to it."""
+    """A binary file that hashes everything written to it."""
 
     def __init__(self, path: Path) -> None:
         import xxhash
@@ -118,14 +118,14 @@ class HashingFile(io.BufferedWriter):
         return size
 
     def hexdigest(self) -> str:
-        """Return the xxh3-128 of all bytes written, hexadecimal."""
+        """Return the hexadecimal xxh3-128 of all bytes written."""
         return self._hash.hexdigest()
 
 
 def matches(path: AnyPath, digest: str) -> bool:
     """Whether a file exists and has this xxh3-128.
 
-    An object in a store only has to exist, because it appears whole, and the store checks its content.
+    An object in a store only has to exist, because it appears completely, and the store checks its content.
     """
     if isinstance(path, RemotePath):
         return path.is_file()
@@ -133,8 +133,8 @@ def matches(path: AnyPath, digest: str) -> bool:
 
 
 def hash_file(path: AnyPath) -> str:
-    """Return the xxh3-128 of a file, hexadecimal."""
-    import xxhash  # here, because datasets are loaded without it
+    """Return the hexadecimal xxh3-128 of a file."""
+    import xxhash  # imported here, because datasets are loaded without it
 
     hashed = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
@@ -155,18 +155,18 @@ class WrittenFile(JsonRecord):
     """File name, in the folder of the record."""
 
     rows: Count | None = None
-    """Rows in the file; None if they are not recorded."""
+    """Number of rows in the file; None if it is not recorded."""
 
     bytes: Count
     xxh3_128: str
-    """Hash of the file, hexadecimal."""
+    """Hexadecimal hash of the file."""
 
 
 def check_files(record: AnyPath, shards: Iterable[WrittenFile | ShardEntry], small_files: Mapping[str, str]) -> None:
-    """Check that every file listed in a record, manifest.json or tokenized.json, exists and is unchanged.
+    """Check that every file listed in a record (manifest.json or tokenized.json) exists and is unchanged.
 
-    Shards are compared by size; in a local folder also by hash, if they were touched after the record. Small files are
-    compared by hash: `small_files` has their xxh3-128 by name.
+    Shards are compared by size; in a local folder also by hash, if they were changed after the record was written.
+    Small files are compared by hash. small_files: xxh3-128 by name.
     """
     folder = record.parent
     store = store_at(folder)
@@ -187,9 +187,9 @@ def check_files(record: AnyPath, shards: Iterable[WrittenFile | ShardEntry], sma
 
 
 def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool = False) -> AnyPath | None:
-    """Return the first file that was written to, renamed or copied after the record; None if there is none.
+    """Return the first file that was written, renamed or copied after the record. Returns None if there is none.
 
-    The record is written last. In a store, whose clock may differ from that of this machine, files must be an hour
+    The record is written last. The clock of a store may differ from this machine's, so files in a store must be an hour
     older than the record. With `in_content`, only the time of the last write counts, which renaming keeps and copying
     may keep.
     """

@@ -12,20 +12,20 @@ from packer.arrow import as_numpy
 from packer.column_names import PADDING
 
 SEGMENT = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
-"""A segment in 16 bytes: its document, first token and number of tokens."""
+"""A segment in 16 bytes: its document, the index of its first token there, and its number of tokens."""
 
 
 def is_segment(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which values of the columns with a value per segment belong to a segment, and not to a padding tail."""
+    """Return which values of the per-segment columns belong to a segment, not to a padding tail."""
     found: NDArray[np.bool_] = as_numpy(batch["doc_ids"].values) != PADDING
     return found
 
 
 class LocatedRows(Rows):
-    """Consecutive rows of segments, in the order in which they are written: `values` is an array of SEGMENT.
+    """Consecutive rows of segments, in the order in which they are written. `values` is an array of SEGMENT.
 
-    Documents are numbered in the order that is packed. Rows of 3 and 5 tokens and of 1 token have the values
-    [(7, 0, 3), (2, 0, 5), (7, 3, 1)] and row_starts [0, 2, 3].
+    Documents are numbered in the order in which they are packed. Rows of 3 and 5 tokens, and of 1 token, have the
+    values [(7, 0, 3), (2, 0, 5), (7, 3, 1)] and row_starts [0, 2, 3].
     """
 
     __slots__ = ()
@@ -42,37 +42,37 @@ class LocatedRows(Rows):
 
     @property
     def row_numbers(self) -> NDArray[np.int64]:
-        """Row of each segment, counted from 0: shape (segments,)."""
+        """Row of each segment, counted from 0, shape (segments,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.row_starts))
 
     @property
     def documents(self) -> NDArray[np.int64]:
-        """Document of each segment: shape (segments,)."""
+        """Document of each segment, shape (segments,)."""
         return self._field("document")
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """First token of each segment in its document: shape (segments,)."""
+        """Index of each segment's first token in its document, shape (segments,)."""
         return self._field("start")
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each segment: shape (segments,)."""
+        """Number of tokens of each segment, shape (segments,)."""
         return self._field("length")
 
     def extents(self, align: int) -> NDArray[np.int64]:
-        """Places that each segment takes in its row: shape (segments,)."""
+        """Return the number of places that each segment takes in its row, shape (segments,)."""
         return extents_of(self.lengths, align)
 
     def ends(self, align: int) -> NDArray[np.int64]:
-        """End of the last extent of each row, counted from the start of the row: shape (rows,)."""
+        """Return the end of the last extent of each row, counted from the start of the row, shape (rows,)."""
         ends: NDArray[np.int64] = np.add.reduceat(self.extents(align), self.row_starts[:-1])
         return ends
 
     def places(self, align: int, max_len: int) -> NDArray[np.int64]:
-        """Place of the first token of each segment, counted from the first row: shape (segments,)."""
+        """Return the place of each segment's first token, counted from the first row, shape (segments,)."""
         extents = self.extents(align)
-        before = np.cumsum(extents) - extents  # extents before each segment, padding tails not counted
+        before = np.cumsum(extents) - extents  # extents before each segment, without padding tails
         row_of = self.row_numbers
         places: NDArray[np.int64] = row_of * max_len + before - before[self.row_starts[:-1]][row_of]
         return places

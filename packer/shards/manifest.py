@@ -33,7 +33,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 class Manifest:
     """Description of a packed dataset. It has no time, host or absolute path, so equal packs have equal manifests.
 
-    Only library versions and `documents_by_gigatoken` may differ, if text was tokenized in different ways.
+    If text was tokenized in different ways, only library versions and `documents_by_gigatoken` may differ.
 
     The file contains `max_len`, and other options that differ from their defaults.
     """
@@ -48,13 +48,13 @@ class Manifest:
     """Counts of documents, segments and rows, and of tokens packed, repeated, truncated and dropped."""
 
     shards: ShardTable
-    """Entries of the shards in order, a sequence of `ShardEntry`. Rows are numbered through all shards."""
+    """Entries of the shards in order, a sequence of `ShardEntry`. Row numbers continue across shards."""
 
     files: Mapping[str, str]
     """xxh3-128 of the other files of the dataset, by name."""
 
     path: AnyPath | None = field(default=None, compare=False)
-    """Folder of the dataset, if `packer.pack` has just written or found it; otherwise None. It is not in the file."""
+    """Folder of the dataset if `packer.pack` has just written or found it; otherwise None. Not stored in the file."""
 
     @property
     def rows(self) -> int:
@@ -63,7 +63,7 @@ class Manifest:
 
     @property
     def max_len(self) -> int:
-        """Length of a row, padding included."""
+        """Number of places in a row, including padding."""
         return self.options.max_len
 
     @property
@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def efficiency(self) -> float:
-        """Tokens / (rows * max_len), padding not counted as tokens."""
+        """Tokens / (rows * max_len), without padding."""
         return self.totals.efficiency
 
     def __repr__(self) -> str:
@@ -113,21 +113,21 @@ class Manifest:
         }
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of manifest.json, checksum included; equal manifests give equal bytes."""
+        """Return the bytes of manifest.json, including the checksum. Equal manifests give equal bytes."""
         content = self.to_dict()
         return json_of({**content, "checksum": checksum(content)})
 
     def small_files(self) -> dict[str, bytes]:
-        """Return the content, by name, of the small files with which datasets.load_from_disk opens the folder."""
+        """Return the contents, by name, of the small files that datasets.load_from_disk needs to open the folder."""
         return datasets_files(self.source, all_shard_names(len(self.shards)))
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Manifest:
-        """Create a manifest from what `to_dict` returns; unknown fields, which later versions may add, are ignored.
+        """Create a manifest from the result of `to_dict`. Unknown fields, which later versions may add, are ignored.
 
         Raises:
             KeyError: a field is missing.
-            TypeError: a field holds a value of the wrong type or out of range, or a file has an unexpected name.
+            TypeError: a value has the wrong type or is out of range, or a file has an unexpected name.
         """
         rest = {name: value for name, value in content.items() if name != "shards"}
         manifest = cls(**read_fields(rest, _FIELDS), shards=ShardTable.from_dict(content["shards"]))
@@ -138,7 +138,7 @@ class Manifest:
 
 
 def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
-    """Whether `text` is exactly the output of `Manifest.to_bytes` for this content, and the checksum is right.
+    """Whether `text` is exactly what `Manifest.to_bytes` returns for this content, and the checksum is right.
 
     The checksum does not cover whitespace, escapes and repeated keys.
     """
@@ -147,7 +147,7 @@ def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
 
 
 def json_of(content: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a manifest, with a line for each value, and for each list of the shards."""
+    """Return the JSON of a manifest, with one line for each value, and for each list of the shards."""
     lists = [f"  {json.dumps(name)}: {json.dumps(values)}" for name, values in content["shards"].items()]
     parts = {name: json.dumps(value, indent=1).replace("\n", "\n ") for name, value in content.items()}
     parts["shards"] = "{\n" + ",\n".join(lists) + "\n }"
@@ -155,14 +155,14 @@ def json_of(content: Mapping[str, Any]) -> bytes:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of the other content of a manifest: xxh3-128 of its compact JSON with sorted keys."""
+    """Return the checksum of the rest of a manifest: xxh3-128 of its compact JSON with sorted keys."""
     import xxhash
 
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
 def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, bytes]:
-    """Return the content, by name, of the files with which datasets.load_from_disk opens the folder."""
+    """Return the contents, by name, of the files that datasets.load_from_disk needs to open the folder."""
     state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in shard_files],
         "_fingerprint": source.lengths_xxh3_128[:16],
@@ -176,7 +176,7 @@ def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, 
 
 
 def is_packed(folder: AnyPath) -> bool:
-    """Whether a folder has a manifest, intact or not; `read_manifest` checks it."""
+    """Whether a folder has a manifest, even a damaged one; `read_manifest` checks it."""
     path = folder / MANIFEST
     return path.is_file() if isinstance(path, RemotePath) else os.path.lexists(path)
 
@@ -195,25 +195,25 @@ _LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "traine
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ShardTable:
-    """A sequence of `ShardEntry`, each of which is made when it is requested. File names follow from numbers.
+    """A sequence of `ShardEntry`, each of which is created on request. File names follow from numbers.
 
-    It is held and written as one list per field, because 100,000 records of JSON would take seconds to read.
+    It is stored as one list per field, because reading 100,000 JSON records would take seconds.
     """
 
     _columns: Mapping[str, NDArray[np.int64]]
 
     hashes: Sequence[str]
-    """xxh3-128 of each entry, hexadecimal."""
+    """Hexadecimal xxh3-128 of each shard."""
 
     @classmethod
     def of(cls, entries: Iterable[ShardEntry]) -> ShardTable:
-        """Return the table of entries, which must be in order; their file names are ignored."""
+        """Return the table of entries, which must be in order. Their file names are ignored."""
         found = [*entries]
         return cls.from_dict({name: [getattr(entry, name) for entry in found] for name in (*_LEAST, "xxh3_128")})
 
     @classmethod
     def from_dict(cls, content: object) -> ShardTable:
-        """Return the table of a JSON object with a list for each field; unknown fields are ignored.
+        """Return the table of a JSON object with a list for each field. Unknown fields are ignored.
 
         Raises a KeyError for missing fields, and a TypeError for values of another type or out of range.
         """
@@ -257,7 +257,7 @@ class ShardTable:
 
 
 def _numbers(name: str, values: object, least: int) -> NDArray[np.int64]:
-    """Return a JSON list as an array; raise a TypeError if it has other values, or values out of range."""
+    """Return a JSON list as an array. Raises a TypeError if it has other values, or values below `least`."""
     try:
         found = np.array(values if isinstance(values, list) else None)
     except ValueError:  # lists of different lengths
@@ -272,10 +272,10 @@ def _numbers(name: str, values: object, least: int) -> NDArray[np.int64]:
 
 
 def _hashes(values: object) -> list[str]:
-    """Return a JSON list of hashes; raise a TypeError for other values."""
+    """Return a JSON list of hashes. Raises a TypeError for other values."""
     hashes: list[str] = values if isinstance(values, list) else [""]
     with contextlib.suppress(TypeError, ValueError):
-        found = bytes.fromhex("".join(hashes))  # skips spaces
+        found = bytes.fromhex("".join(hashes))  # ignores spaces
         if all(len(digest) == _DIGITS for digest in hashes) and len(found) == len(hashes) * _DIGITS // 2:
             return hashes
     raise TypeError(f"shards.xxh3_128 is not a list of strings of {_DIGITS} hexadecimal digits")

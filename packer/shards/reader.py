@@ -1,4 +1,4 @@
-"""Packed datasets, read: the manifest, the shards, which are mapped into memory, and the list of rejected records."""
+"""Reading packed datasets: the manifest, the shards, mapped into memory, and the list of rejected records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from packer.stores.store import store_at
 _RESTORE = "restore it, or pack again to another folder"
 _REMEDY = f"changed after packing; {_RESTORE}"
 
-_SCHEMA_BYTES = 1 << 20  # more than the schema at the beginning of a shard takes
+_SCHEMA_BYTES = 1 << 20  # more than the size of the schema at the beginning of a shard
 
 
 def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
-    """Read the manifest of a packed dataset. `intact` also checks its checksum, for commands that pass on its content.
+    """Read the manifest of a packed dataset. With `intact`, also check its checksum.
 
-    Raises a PackerError if the manifest is missing, damaged or of an unknown format version, or if a file of the
-    dataset is not a regular file.
+    Use `intact` in commands that copy content of the manifest to other files. Raises a PackerError if the manifest is
+    missing, damaged or of an unknown format version, or if a file of the dataset is not a regular file.
     """
     path = folder / MANIFEST
     if not _is_regular_file(path):
@@ -66,12 +66,12 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
 
 @contextmanager
 def _arrow_errors(path: AnyPath) -> Iterator[None]:
-    """Raise errors of an Arrow stream as a PackerError, except a StoreError, which says nothing about the data."""
+    """Convert errors of an Arrow stream to a PackerError, except a StoreError, which does not concern the data."""
     try:
         yield
     except StoreError:
         raise
-    except MemoryError as error:  # memory is short, or a damaged length asks for too much
+    except MemoryError as error:  # too little memory, or a damaged length asks for too much
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except TypeError as error:
         raise PackerError(f"{path} is damaged: {error}; {_RESTORE}") from error
@@ -85,7 +85,7 @@ def _arrow_errors(path: AnyPath) -> Iterator[None]:
 def _refuse_irregular(folder: Path, manifest: Manifest) -> None:
     """Raise a PackerError if a listed file exists and is not a regular file.
 
-    The folder is listed once instead of looking at each of 100,000 files.
+    The folder is listed once, instead of examining each of 100,000 files.
     """
     try:
         with os.scandir(folder) as entries:
@@ -98,7 +98,7 @@ def _refuse_irregular(folder: Path, manifest: Manifest) -> None:
 
 
 def _is_regular_file(path: AnyPath) -> bool:
-    """Whether a regular file exists. Raises a PackerError for anything else; a link could lead anywhere."""
+    """Whether a regular file exists. Raises a PackerError for anything else, because a link could lead anywhere."""
     if isinstance(path, RemotePath):
         return path.is_file()
     try:
@@ -118,7 +118,7 @@ def _is_regular_file(path: AnyPath) -> bool:
 
 
 def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
-    """Do what `check_size` does for all shards, by listing their folder once."""
+    """Do what `check_size` does for all shards, but list their folder only once."""
     try:
         sizes = store_at(folder).sizes()
     except StoreError:
@@ -132,10 +132,10 @@ def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
 
 
 def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
-    """Check that a shard has the size that the manifest states; return its path.
+    """Check that a shard has the size stated in the manifest. Returns its path.
 
-    Raises a PackerError if the shard is missing, cannot be read or has another size, and a StoreError if the store does
-    not answer, which says nothing about the data.
+    Raises a PackerError if the shard is missing, cannot be read or has another size. Raises a StoreError if the store
+    does not answer, which does not concern the data.
     """
     path = folder / entry.file
     try:
@@ -152,14 +152,14 @@ def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
 
 
 def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Path | None = None) -> pa.Table:
-    """Map a shard, or its local copy `copy`, and compare rows and columns with the manifest; no token is read.
+    """Map a shard, or its local copy `copy`, and compare rows and columns with the manifest. Reads no token.
 
     Raises a PackerError if the file is missing, or its size, rows or columns contradict the manifest.
     """
     path = check_size(folder, entry) if copy is None else folder / entry.file
     with _arrow_errors(path):
         content = map_whole(copy or path)
-        if is_compressed(content):  # a few bytes could take all memory
+        if is_compressed(content):  # decompressing a few bytes could take all memory
             raise PackerError(f"{path} is compressed, and packed datasets are not: {_REMEDY}")
         table = pa.ipc.open_stream(content).read_all()
         names = table.column_names
@@ -180,7 +180,7 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
 
 
 def read_types(folder: AnyPath, entry: ShardEntry) -> dict[str, str]:
-    """Read the names and types of a shard's columns, from the beginning of the file only."""
+    """Read the names and types of a shard's columns from the beginning of the file."""
     path = folder / entry.file
     with _arrow_errors(path), path.open("rb") as file:
         return types_of(pa.ipc.open_stream(file.read(_SCHEMA_BYTES)).schema)
@@ -194,12 +194,12 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 def checked_batches(
     folder: AnyPath, entry: ShardEntry, manifest: Manifest, *, compares_hash: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a shard for commands that pass on its content.
+    """Yield the record batches of a shard, for commands that copy its content.
 
-    Raises a PackerError for any damage: checks the structure of each batch and, unless the caller has done so, the hash
-    of the shard.
+    Raises a PackerError for any damage. The structure of each batch is checked, and with `compares_hash` the hash of
+    the shard.
     """
-    from packer.shards.files import hash_file  # loading a dataset needs no xxhash
+    from packer.shards.files import hash_file  # imported here, because datasets are loaded without xxhash
     from packer.stores.local_files import local_copy
 
     path = check_size(folder, entry)
@@ -213,7 +213,7 @@ def checked_batches(
 
 
 def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
-    """Yield the rejected records that a file lists; raise a PackerError for a damaged line."""
+    """Yield the rejected records that a file lists. Raises a PackerError for a damaged line."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -224,7 +224,7 @@ def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
 
 
 def check_batch(batch: pa.RecordBatch, path: AnyPath, manifest: Manifest) -> None:
-    """Check the structure of a record batch of `open_shard` before its values are read; reads no tokens.
+    """Check the structure of a record batch of `open_shard` before its values are read. Reads no token.
 
     Raises a PackerError for damaged buffers, segments that do not form rows of max_len, and wrong kept columns.
     """

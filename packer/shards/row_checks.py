@@ -1,6 +1,6 @@
 """Checks of record batches: that their lists form rows, and that the segments of a row may share it.
 
-No token is read, except those of trees. A row may hold at most max_segments, within limits, and one group.
+No tokens are read, except in trees. A row has at most max_segments segments, respects the limits and has one group.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from packer.token_memory.prefix_trees import first_wrong_tree
 
 
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Return the first fault in the structure of a record batch, or None; reads no tokens.
+    """Return the first fault in the structure of a record batch. Returns None if there is none. Reads no token.
 
-    The batch must have the columns and types of a shard, and `pa.RecordBatch.validate` must have passed. Reading values
-    of a batch with a fault may crash, because Arrow relies on offsets that ascend and stay inside the values, indices
-    inside their dictionary, UTF-8 and true null counts. Checking these takes microseconds for a batch of a few
+    The batch must have the columns and types of a shard, and must have passed `pa.RecordBatch.validate`. Reading values
+    of a batch with a fault may crash. Arrow relies on offsets that ascend and stay inside the values, on indices inside
+    their dictionary, on UTF-8 and on true null counts. Checking these takes microseconds for a batch of a few
     megabytes, because columns of numbers are not read.
     """
     try:
@@ -41,10 +41,10 @@ def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
 
 
 def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
-    """Return the first fault in the segments of a record batch whose buffers have no faults, or None.
+    """Return the first fault in the segments of a record batch whose buffers have no faults. Returns None if valid.
 
-    None means that there are rows and no nulls, all segment columns have the same valid offsets, extents are at least 1
-    and sum to max_len in every row, and only the last segment of a row, never its only one, is padding.
+    In a valid batch, there are rows and no nulls. All segment columns have the same valid offsets. Extents are at least
+    1 and sum to max_len in every row. Only the last segment of a row may be padding, and never its only segment.
     """
     names = row_format.segment_columns
     columns = [batch[name] for name in row_format.schema.names if name in batch.schema.names]
@@ -79,14 +79,14 @@ def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None
 
 
 def documents_fault(rows: LocatedRows, manifest: Manifest) -> str | None:
-    """Return a sentence if a document of a record batch without faults is not in the source, or None."""
+    """Return a sentence if a document of a record batch without faults is not in the source. Returns None otherwise."""
     ids, documents = rows.documents, manifest.source.documents
     others = ids[(ids < 0) | (ids >= documents)]
     return f"document {others[0]:,} is not of the source, 0 to {documents - 1:,}" if len(others) else None
 
 
 def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
-    """Return the first fault in the kept columns of a batch without a `_structure_fault`, or None."""
+    """Return the first fault in the kept columns of a batch without a `_structure_fault`. Returns None if valid."""
     for name in options.kept:
         column = batch[name]
         if (
@@ -115,7 +115,7 @@ NO_GROUP = -1
 
 
 class Chunks(Protocol):
-    """Column in chunks: a `pa.ChunkedArray`, or a column that decodes its chunks one by one."""
+    """A column in chunks: a `pa.ChunkedArray`, or a column that decodes its chunks one by one."""
 
     @property
     def type(self) -> pa.DataType:
@@ -123,11 +123,11 @@ class Chunks(Protocol):
 
     @property
     def chunks(self) -> Iterable[pa.Array]:
-        """Values, in order."""
+        """Values in chunks, in order."""
 
 
 def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
-    """Encode a column that groups documents as a dictionary: equal values get one index, null gets none.
+    """Encode a column of groups as a dictionary: equal values get the same index, null gets none.
 
     Raises a SourceError if values of this type cannot be compared.
     """
@@ -148,7 +148,7 @@ def _encoded(column: pa.Array) -> pa.DictionaryArray:
         column = column.cast(column.type.value_type)
     if pa.types.is_string(column.type):  # there may be more than 2 GB of strings
         column = column.cast(pa.large_string())
-    if pa.types.is_floating(column.type):  # 0.0 and -0.0 are equal, and so are all NaN
+    if pa.types.is_floating(column.type):  # 0.0 and -0.0 are equal, and all NaN are equal
         values = as_numpy(column.fill_null(as_scalar(0, column.type))) + 0.0
         values[np.isnan(values)] = np.nan
         column = as_arrow(values, as_numpy(column.is_valid()))
@@ -156,16 +156,17 @@ def _encoded(column: pa.Array) -> pa.DictionaryArray:
 
 
 def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
-    """Return the group of each value: int32, shape (values,), 0..groups - 1 or NO_GROUP."""
+    """Return the group of each value: 0 to groups - 1, or NO_GROUP; int32, shape (values,)."""
     codes: NDArray[np.int32] = as_numpy(groups.indices.fill_null(as_scalar(NO_GROUP, groups.indices.type)))
     return codes
 
 
 def sharing_fault(batch: pa.RecordBatch, rows: LocatedRows, options: PackOptions) -> tuple[int, str] | None:
-    """Find a row of a valid batch that holds too many segments, or segments that must not share a row.
+    """Find a row of a valid batch with too many segments, or with segments that must not share a row.
 
-    Returns None, or the number of the row in the batch and the rest of a message that starts with the row. Groups are
-    checked only if the rows keep their column. Raises a SourceError if its values cannot be compared.
+    Returns None if there is none; otherwise the index of the row in the batch, and the rest of a message that starts
+    with the row. Groups are checked only if the rows keep their column. Raises a SourceError if its values cannot be
+    compared.
     """
     is_real, documents = is_segment(batch), rows.documents
     limit, counts = options.max_segments, np.diff(rows.row_starts)
@@ -191,10 +192,11 @@ def sharing_fault(batch: pa.RecordBatch, rows: LocatedRows, options: PackOptions
 def group_fault(
     rows: NDArray[np.int64], groups: pa.DictionaryArray, options: PackOptions, describe: Callable[[int], str]
 ) -> tuple[int, str] | None:
-    """Find the first row that holds two groups.
+    """Find the first row with two groups.
 
-    Returns None, or the row and the rest of a message that starts with the row. `rows` and `groups` (null: no group)
-    have the shape (segments,). `describe` names the document of a segment.
+    rows, groups: row and group (null: none) of each segment, shape (segments,). describe: function that names the
+    document of a segment. Returns None if there is none; otherwise the row, and the rest of a message that starts with
+    the row.
     """
     name = options.group_by
     found = clash(rows, group_codes(groups))
@@ -207,13 +209,13 @@ def group_fault(
 
 
 def clash(rows: NDArray[np.int64], groups: NDArray[np.int32]) -> tuple[int, int] | None:
-    """Find two segments in the first row that holds two groups.
+    """Find two segments of different groups in the first row with two groups.
 
-    Returns their positions, the lower one first, or None: for rows [0, 0, 1, 1] and groups [7, 7, 5, 6], (2, 3). Rows
-    are in any order; NO_GROUP is a group like any other.
+    Returns their positions, the lower one first, or None: rows [0, 0, 1, 1] and groups [7, 7, 5, 6] -> (2, 3). Rows may
+    be in any order. NO_GROUP counts as a group.
     """
     first = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
-    first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last assignment, of the first segment, stays
+    first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last assignment wins, which is for the first segment
     others = np.flatnonzero(groups[first[rows]] != groups)
     if not len(others):
         return None
@@ -222,7 +224,7 @@ def clash(rows: NDArray[np.int64], groups: NDArray[np.int32]) -> tuple[int, int]
 
 
 def _tree_fault(batch: pa.RecordBatch, rows: LocatedRows, options: PackOptions) -> tuple[int, str] | None:
-    """Find the first segment whose nodes do not form a tree of its tokens; return as `sharing_fault` does."""
+    """Find the first segment whose nodes do not form a tree of its tokens. Returns the same as `sharing_fault`."""
     trees = batch[TREE].values.filter(as_arrow(is_segment(batch)))
     counts = list_lengths(trees)
     if (counts % 3).any():

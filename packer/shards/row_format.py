@@ -13,7 +13,7 @@ from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE_INPUT_IDS, 
 from packer.errors import SourceError
 from packer.options import PackOptions
 
-_BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
+_BATCH_BYTES = 2 << 20  # record batches of 1 to 4 MB are written fastest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,25 +24,25 @@ class RowFormat:
     pad_id: int
 
     token_columns: tuple[str, ...]
-    """Names in TOKEN_COLUMNS of the columns that a row has."""
+    """Columns of TOKEN_COLUMNS in a row."""
 
     index_only: bool
-    """Whether the shards have no columns with a value per token, because the loader reads these from the source."""
+    """Whether the shards have no columns with one value per token, because the loader reads these from the source."""
 
     align: int
-    """Divisor of every extent; if it is above 1, the column `seq_tokens` is written."""
+    """Divisor of every extent. If it is above 1, the column `seq_tokens` is written."""
 
     kept: Mapping[str, pa.DataType]
-    """Types of the columns kept from the source with a value per segment."""
+    """Types of the columns kept from the source with one value per segment."""
 
     kept_tokens: Mapping[str, pa.DataType]
-    """Types of the values of columns kept from the source with a value per token: numbers, or fixed-size lists."""
+    """Types of the columns kept from the source with one value (a number or a fixed-size list) per token."""
 
     @classmethod
     def of(cls, options: PackOptions, extra: Mapping[str, pa.ChunkedArray] | None = None) -> RowFormat:
-        """Return the row format for some options; `extra` are the other columns of the source, by name.
+        """Return the row format for these options. extra: the other columns of the source, by name.
 
-        Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.
+        Raises a SourceError if a kept column of lists contains other values than numbers of whole bytes.
         """
         written = {
             "input_ids": not options.has_trees,
@@ -77,12 +77,12 @@ class RowFormat:
 
     @property
     def stored_token_columns(self) -> tuple[str, ...]:
-        """Columns of TOKEN_COLUMNS that the shards have: `token_columns`, or none in an index."""
+        """Columns of TOKEN_COLUMNS in the shards: `token_columns`, or none in an index."""
         return () if self.index_only else self.token_columns
 
     @property
     def stored_kept_tokens(self) -> Mapping[str, pa.DataType]:
-        """Types of the columns kept from the source with a value per token that the shards have."""
+        """Types of the columns in the shards that are kept from the source with one value per token."""
         return {} if self.index_only else self.kept_tokens
 
     @property
@@ -96,7 +96,7 @@ class RowFormat:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row with its tokens, without its few values per segment; an index has only the latter."""
+        """Bytes of a row's values per token, which an index does not store. Values per segment are not counted."""
         widths = [4] * len(self.token_columns) + [numpy_dtype(value).itemsize for value in self.kept_tokens.values()]
         return self.max_len * sum(widths)
 
@@ -105,26 +105,26 @@ class RowFormat:
         return max(1, size // self.row_bytes)
 
     def bytes_of(self, rows: int, segments: int) -> int:
-        """Return about the bytes of rows in shards: of their tokens or, in an index, of their segments."""
+        """Return the approximate bytes of rows in shards: of their tokens or, in an index, of their segments."""
         if not self.index_only:
             return rows * self.row_bytes
         widths = [np.dtype(SEGMENT_COLUMNS[name]).itemsize for name in self.segment_columns]
         return (segments + rows) * sum(widths) + rows * 4 * len(widths)  # a padding tail and offsets in each row
 
     def batches(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield the (first, last + 1) row of each record batch of a shard; those of an index have the same rows."""
+        """Yield (first row, last row + 1) of each record batch of a shard. An index has the same record batches."""
         for first in range(0, rows, self.batch_rows):
             yield first, min(first + self.batch_rows, rows)
 
     @property
     def batch_rows(self) -> int:
-        """Rows of a record batch; the last one of a shard may have fewer."""
+        """Number of rows in a record batch; the last batch of a shard may have fewer."""
         return self.rows_in(_BATCH_BYTES)
 
 
 def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:
-    """Return the type of a kept column with a value per token, whose lists have values of this type."""
-    if pa.types.is_null(value_type):  # every list is empty
+    """Return the type of a kept column with one value per token, given the type of the values in its lists."""
+    if pa.types.is_null(value_type):  # all lists are empty
         return pa.int8()
     if not has_dtype(value_type):
         raise SourceError(

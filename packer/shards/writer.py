@@ -1,4 +1,4 @@
-"""Shards, written. The bytes of a shard depend only on the source, the plan and the number of the shard."""
+"""Writing of shards. The bytes of a shard depend only on the source, the plan and the number of the shard."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from packer.token_memory import (
 
 
 class BadTokenError(Exception):
-    """A value in `column` is not a token id; `segment` is the number of its segment among the copied segments."""
+    """Raised if a value in `column` is not a token id. `segment` is its segment's index among the copied segments."""
 
     def __init__(self, column: str, segment: int) -> None:
         super().__init__(column, segment)
@@ -45,13 +45,13 @@ class Counts(NamedTuple):
     """Number of tokens, without padding."""
 
     trained: int = 0
-    """Labels that are not NO_LOSS; 0 if no labels are written."""
+    """Number of labels that are not NO_LOSS; 0 if no labels are written."""
 
     untrained_segments: int = 0
-    """Segments without a trained token; 0 if no labels are written."""
+    """Number of segments without a trained token; 0 if no labels are written."""
 
     trained_later: int = 0
-    """Trained tokens in segments that do not begin their document."""
+    """Number of trained tokens in segments that do not begin their document."""
 
     @classmethod
     def of(
@@ -66,23 +66,23 @@ class Counts(NamedTuple):
 
 
 TokenColumns: TypeAlias = Mapping[str, TokenColumn]
-"""Lists of the source with a value per token: "input_ids"; "labels", unless tokens are labels; and kept columns."""
+"""Lists of the source with one value per token: "input_ids"; "labels", unless tokens are labels; and kept columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptValues:
-    """Values of kept columns for the documents of a shard, looked up once for speed."""
+    """Values of kept columns for the documents of a shard, looked up once, which is faster."""
 
     lists: NDArray[np.int64]
-    """Lists of the source that have a segment in the shard, ascending: shape (lists,)."""
+    """Lists of the source with a segment in the shard, ascending, shape (lists,)."""
 
     values: Mapping[str, pa.Array]
     """Values of these lists, by column."""
 
     def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_]) -> pa.Array:
-        """Return a value per segment; padding has 0 in columns of numbers and booleans, null in others.
+        """Return one value per segment. Padding has 0 in columns of numbers and booleans, and null in others.
 
-        `lists` is the list of each segment, any value for padding; `lists` and `is_padding` have the shape (segments,).
+        lists: list of each segment, any value for padding. Both arrays have the shape (segments,).
         """
         positions = np.searchsorted(self.lists, lists)
         if not is_padding.any():
@@ -102,11 +102,11 @@ def build_batch(
     row_format: RowFormat,
     schema: pa.Schema,
 ) -> tuple[pa.RecordBatch, Counts]:
-    """Build the record batch of some rows, whose segments come from `lists` of the source; count tokens and labels.
+    """Build the record batch of rows whose segments come from `lists` of the source; count tokens and labels.
 
-    If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way. An
-    index only counts labels. `schema` is `row_format.schema`, built once per shard. Raises a BadTokenError if a token
-    is negative or above int32, or a label is neither a token id nor NO_LOSS.
+    If the source has no labels, the tokens are the labels. In both cases, the first label of every segment is NO_LOSS.
+    For an index, labels are only counted. schema: `row_format.schema`, built once per shard. Raises a BadTokenError if
+    a token is negative or above int32, or if a label is neither a token id nor NO_LOSS.
     """
     arrays: list[pa.Array] = []
     if row_format.index_only:
@@ -120,7 +120,7 @@ def build_batch(
 def _token_arrays(
     rows: LocatedRows, lists: NDArray[np.int64], source: TokenColumns, row_format: RowFormat
 ) -> tuple[list[pa.Array], NDArray[np.integer[Any]] | None]:
-    """Copy the values per token of some rows; return them by column, and the result of `_count_labels`."""
+    """Copy the per-token values of rows. Returns them by column, and the result of `_count_labels`."""
     max_len, align = row_format.max_len, row_format.align
     lengths, extents, ends, places = rows.lengths, rows.extents(align), rows.ends(align), rows.places(align, max_len)
     row_ends, tails = np.arange(len(rows)) * max_len + ends, max_len - ends
@@ -138,13 +138,13 @@ def token_columns(
     source: TokenColumns,
     row_format: RowFormat,
 ) -> dict[str, NDArray[Any]]:
-    """Copy the values per token of rows that lie end to end; return new arrays of shape (tokens,), by column.
+    """Copy the per-token values of consecutive rows. Returns new arrays of shape (tokens,), by column.
 
     Args:
         spans: segments in the source, and their places in the rows.
-        gaps: places in the rows that have no token.
-        seq_lengths: extents of segments, and lengths of padding tails, in order; they sum to the places in the rows.
-        source: columns to copy from, by the names that they have in rows.
+        gaps: places in the rows without a token.
+        seq_lengths: extents of segments and lengths of padding tails, in order; they sum to the places in the rows.
+        source: columns to copy from, by their names in the rows.
         row_format: columns of the rows.
 
     Raises:
@@ -160,7 +160,7 @@ def token_columns(
         if "labels" in source:
             copy_checked("labels", source["labels"], spans, labels)
         labels[gaps] = NO_LOSS
-        labels[spans.places] = NO_LOSS  # predicted from the document before it
+        labels[spans.places] = NO_LOSS  # its prediction would use the previous document
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = restart_positions(seq_lengths).astype(np.int32)
     for name, value_type in row_format.kept_tokens.items():
@@ -171,7 +171,7 @@ def token_columns(
 
 
 def _segment_arrays(rows: LocatedRows, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
-    """Return the columns with a value per segment, in the order of the schema, kept columns last."""
+    """Return the columns with one value per segment, in the order of the schema, kept columns last."""
     ends = rows.ends(row_format.align)
     is_short = ends < row_format.max_len
     offsets = rows.row_starts.astype(np.int32)
@@ -200,7 +200,7 @@ def _segment_arrays(rows: LocatedRows, kept: KeptValues, row_format: RowFormat) 
 
 
 def copy_checked(name: str, column: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
-    """Copy tokens or labels; raise a BadTokenError for a value that is no token id, nor NO_LOSS among "labels"."""
+    """Copy tokens or labels. Raises a BadTokenError for a value that is no token id, nor NO_LOSS in "labels"."""
     bad = gather(column.addresses, spans, NO_LOSS if name == "labels" else 0, out)
     if bad >= 0:
         raise BadTokenError(name, bad)
@@ -209,7 +209,7 @@ def copy_checked(name: str, column: TokenColumn, spans: Spans, out: NDArray[np.i
 def _count_labels(
     rows: LocatedRows, lists: NDArray[np.int64], source: TokenColumns, row_format: RowFormat
 ) -> NDArray[np.integer[Any]] | None:
-    """Return the number of trained tokens of each segment, None without labels; only labels are read."""
+    """Return the number of trained tokens of each segment. Returns None without labels. Reads only labels."""
     if "labels" not in row_format.token_columns:
         return None
     lengths = rows.lengths
@@ -226,10 +226,10 @@ def _count_labels(
 def write_shard(
     path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str
 ) -> ShardEntry:
-    """Write record batches as an Arrow stream, and return the entry of the shard with its final name.
+    """Write record batches as an Arrow stream; return the entry of the shard with its final name.
 
-    `path` is a temporary name, which the caller renames or removes. `batches` yields the record batches of the shard in
-    order, with their counts. Reports the number of rows that are written.
+    path: temporary name, which the caller renames or removes. batches: record batches of the shard in order, with their
+    counts. Reports the number of rows written.
     """
     rows, total = 0, Counts()
     sink = HashingFile(path)
