@@ -15,42 +15,42 @@ them because they do not matter for training, or refuses them. `packer pack` and
 and columns at the end:
 
 ```text
-Fields that nothing reads: id, source; messages: feedback
+Unused fields: id, source; messages: feedback
 ```
 
 This page is generated from `packer/sources/meanings.py` by `python docs/make_fields.py`.
 """
 
 _HEADINGS: dict[Place, str] = {
-    "record": "Fields of a record of text",
+    "record": "Fields of a text record",
     "message": "Fields of a message",
-    "part": "Fields of a part of a content",
+    "part": "Fields of a content part",
     "tokens": "Columns of a tokenized source",
 }
 
 _MEANINGS: dict[Means, str] = {
-    "text": "the text",
-    "prompt": "the prompt",
-    "input": "follows the prompt",
-    "completion": "the completion",
-    "chat": "list of messages",
+    "text": "text",
+    "prompt": "prompt",
+    "input": "second part of the prompt",
+    "completion": "completion",
+    "chat": "chat: a list of messages",
     "answer": "answer of a preference pair, with `--pairs`",
     "system": "system prompt; needs a chat template",
-    "tools": "tools of a chat; need a chat template",
+    "tools": "tools of a chat; needs a chat template",
     "template_arguments": "arguments of the chat template",
-    "history": "earlier questions with answers; need a chat template",
-    "media": "not text; refused if the text has a placeholder for it",
+    "history": "earlier questions and answers; needs a chat template",
+    "media": "images, video or audio; ignored, but refused if the text has a placeholder for it",
     "desirable": "whether the answer is good, as in KTO; if false, the record is refused",
-    "role": "the role",
-    "content": "the content",
+    "role": "role",
+    "content": "content",
     "calls": "tool calls; their arguments are converted to the form that the chat template needs",
     "template": "read by chat templates",
     "reasoning": "reasoning of an answer, read by chat templates",
     "trained": "whether the message or part is trained",
     "untrained": "whether the message or part is excluded from training",
     "spans": "which characters of the content are trained",
-    "token_ids": "the tokens",
-    "labels": "the labels",
+    "token_ids": "token ids",
+    "labels": "labels",
     "mask": "1 for trained tokens",
     "inverse_mask": "1 for tokens that are not trained",
     "prompt_length": "number of tokens at the beginning that are not trained",
@@ -64,14 +64,17 @@ _MEANINGS: dict[Means, str] = {
     "positions": "positions, which restart with each document of a row",
     "numbers": "document ids within a row, one for each token, from 1; 0 is padding",
     "numbers_from_0": "document ids within a row, one for each token, from 0; -1 is padding",
-    "shifted_labels": "the labels, shifted: each position has the next token",
+    "shifted_labels": "shifted labels: each position holds the next token",
     "shifted_numbers": "0 if the next token is not trained",
     "nothing": "not needed for training",
     "refused": "refused",
 }
 _OF_PLACE: dict[Place, dict[Means, str]] = {
-    "message": {"prompt": "the question, with its answer in one object", "completion": "its answer"},
-    "part": {"role": "the type of the part, which must be `text`"},
+    "message": {
+        "prompt": "question, in messages that hold a question and its answer",
+        "completion": "answer, in such a message",
+    },
+    "part": {"role": "type of the part, which must be `text`"},
 }
 """Descriptions of meanings that differ by place."""
 
@@ -88,7 +91,8 @@ def _lines() -> Iterator[str]:
         yield from (_row(field, _OF_PLACE.get(place, {})) for field in fields)
         yield ""
     yield "## Prompts and completions\n"
-    yield "These columns are recognized as prompt and completion. The second column may be missing or empty.\n"
+    yield "These columns are recognized as prompt and completion."
+    yield 'The column in "after the prompt" may be missing or empty.\n'
     yield "| prompt | after the prompt | completion | separator |\n|---|---|---|---|"
     yield f"| `{JOINED[0]}` | | `{JOINED[1]}` | nothing, as in TRL |"
     for (prompt, completion), follows in PROMPTS.items():
@@ -98,10 +102,13 @@ def _lines() -> Iterator[str]:
 
 
 def _row(field: Field, of_place: dict[Means, str]) -> str:
-    beside = f"; with {' and '.join(f'`{name}`' for name in field.beside)}" if field.beside else ""
-    note = "; only as a list, one for each token" if field.only_lists else ""
-    note += f": {field.note}" if field.note else ""
-    return f"| `{field.name}` | {of_place.get(field.means, _MEANINGS[field.means])}{beside}{note} | {field.by} |"
+    beside = f" if the record also has {' and '.join(f'`{name}`' for name in field.beside)}" if field.beside else ""
+    only_lists = "list with one value per token: " if field.only_lists else ""
+    note = ""
+    if field.note:
+        note = f", because it {field.note}" if field.means == "refused" else f"; {field.note}"
+    meaning = of_place.get(field.means, _MEANINGS[field.means])
+    return f"| `{field.name}` | {only_lists}{meaning}{beside}{note} | {field.by} |"
 
 
 if __name__ == "__main__":

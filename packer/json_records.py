@@ -182,7 +182,7 @@ Reason = Literal[
 - invalid_text: text cannot be written as UTF-8, or the tokenizer refuses it.
 - invalid_chat: a role is unknown or missing, or messages contradict each other or the options.
 - template_error: the chat template refuses the chat.
-- unlocated_spans: what the assistant wrote cannot be located exactly in the rendered chat.
+- unlocated_spans: the assistant's answers cannot be located exactly in the rendered chat.
 - invalid_tokens: a token is null or out of range, or there are too many.
 - invalid_labels: labels or a mask are null, have another length than the tokens, or hold an invalid value.
 - invalid_value: a value of a kept column cannot be kept, or one of a limit is missing or not a whole number.

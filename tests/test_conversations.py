@@ -107,7 +107,7 @@ def test_what_says_that_it_is_trained_is_trained_as_ever(encode, template):
 
 @pytest.mark.parametrize("name", ["think block in the last turn", "end of text behind the last turn"])
 def test_a_template_that_rewrites_earlier_turns_serves_where_the_last_alone_is_trained(encode, tokenizer, name):
-    with pytest.raises(DocumentError, match="differently when more follows"):
+    with pytest.raises(DocumentError, match="differently if more messages follow"):
         encode({"messages": CHAT}, REWRITING[name])
     (run,) = trained(tokenizer, encode({"messages": saying(CHAT, m1={"weight": 0})}, REWRITING[name]))
     assert "42 dogs<|im_end|>\n" in run
@@ -116,7 +116,7 @@ def test_a_template_that_rewrites_earlier_turns_serves_where_the_last_alone_is_t
 
 def test_marks_that_move_with_what_follows_and_a_masked_answer_are_refused(encode):
     chat = saying(CHAT, m1={"weight": 0}, m0={"weight": 0})
-    with pytest.raises(DocumentError, match=r"message 1 \(assistant\) differently when more follows"):
+    with pytest.raises(DocumentError, match=r"message 1 \(assistant\) differently if more messages follow"):
         encode({"messages": chat}, MARKED["marked, rewriting earlier turns"])
     fine = encode({"messages": saying(CHAT, m0={"weight": 0})}, MARKED["marked, rewriting earlier turns"])
     assert fine.labels == encode({"messages": CHAT}, MARKED["marked, rewriting earlier turns"]).labels
@@ -304,7 +304,7 @@ NEEDS_A_QUESTION = (
 def test_a_chat_that_begins_with_the_assistant_is_refused_with_a_remedy(encode, tokenizer, template):
     words = (
         r"the chat begins with message 0 \(assistant\), and without a message before it .*"
-        r"begin the chat with another, give that one weight 0, or choose (a template by )?--chat-template"
+        r"begin the chat with another message, give this one weight 0, or choose (a different )?--chat-template"
     )
     for chat in (BEGINNING, BEGINNING[:2]):
         with pytest.raises(DocumentError, match=words):

@@ -84,7 +84,7 @@ def test_each_answer_is_a_document_as_the_model_sees_it(tokenizer, tmp_path, kin
 
 def test_a_template_that_rewrites_history_is_taken_whole_by_its_answers(tokenizer, tmp_path):
     source = write_lines(tmp_path / "chats.jsonl", RECORDS)
-    with pytest.raises(packer.PackerError, match="differently when more follows"):
+    with pytest.raises(packer.PackerError, match="differently if more messages follow"):
         packed(source, tmp_path / "whole", tokenizer, train_on="assistant")
     packed(source, tmp_path / "out", tokenizer)
 

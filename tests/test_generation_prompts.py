@@ -165,7 +165,7 @@ def test_the_prompt_is_that_of_the_chats_own_arguments(encoder_of, tokenizer, na
     for which in (first, "with", "without"):
         given, text = wanted[which]
         assert trained_text(made, tokenizer, messages=QUESTION, **given) == text
-    with pytest.raises(DocumentError, match="differently when more follows"):
+    with pytest.raises(DocumentError, match="differently if more messages follow"):
         trained_text(made, tokenizer, messages=DIALOGUE, **arguments)
 
 

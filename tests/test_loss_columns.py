@@ -302,7 +302,7 @@ def test_names_of_nested_objects_say_nothing(tmp_path):
 @pytest.mark.parametrize("name", LISTS_OF_WEIGHTS)
 def test_a_weight_that_is_a_single_number_may_mean_anything_and_is_named(tmp_path, name, kind):
     source = write_as(tmp_path / FILES[kind], [{"input_ids": [1, 2, 3], name: 0.5}] * 2)
-    assert f"Fields that nothing reads: {name}" in succeeded("pack", source, "--max-len", 8, "-o", tmp_path / "out")
+    assert f"Unused fields: {name}" in succeeded("pack", source, "--max-len", 8, "-o", tmp_path / "out")
     source = write_as(tmp_path / f"lists-{FILES[kind]}", [{"input_ids": [1, 2, 3], name: [1, 0, 1]}] * 2)
     packer.pack(source, tmp_path / "lists", max_len=8)
     assert [found[1] for found in documents_in(tmp_path / "lists").values()] == [[-100, -100, 3]] * 2

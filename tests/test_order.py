@@ -272,7 +272,7 @@ def test_in_the_middle_of_a_step_other_ranks_go_on_where_they_can(lanes):
     assert state["rows_done"] == 8
     new = samplers(dataset, {**layout, "world_size": 2, "rows": 4})
     assert sorted(shown + joined(resumed_steps(new, state))) == list(range(64))
-    message = "ends 8 rows into a global batch of 16, where no batch ends with 1 ranks and batches of 16 rows: save the"
+    message = "ends 8 rows into a global batch of 16, whose remaining rows cannot be divided into batches of 16 rows"
     with pytest.raises(PackerError, match=message):
         packer.BatchSampler(dataset, rows=16, **layout).load_state_dict(state)
     if lanes:
@@ -324,7 +324,7 @@ def test_a_state_that_lacks_a_field_is_refused():
 def test_a_state_of_more_batches_than_an_epoch_has_is_refused():
     """As if the batches were counted over all epochs: resuming would leave out the rest of this one."""
     sampler = sampler_at(1, Rows([1] * 20), global_batch=4)
-    with pytest.raises(PackerError, match="batches is 7, and an epoch has 5 on this rank: count in each epoch anew"):
+    with pytest.raises(PackerError, match="batches is 7, and an epoch has 5 on this rank: count the"):
         sampler.state_dict(batches=7)
 
 

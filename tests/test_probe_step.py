@@ -96,7 +96,7 @@ def test_a_leak_in_the_backward_pass_alone_is_found(model):
     assert not any(found.moved.values())
     assert not found.differs
     assert found.gradients > 0.01
-    assert str(found).startswith("leaks in the backward pass: gradients differ from those of documents alone by ")
+    assert str(found).startswith("leaks in the backward pass: gradients of packed and single documents differ by ")
     assert probe(step).is_safe
 
 

@@ -167,7 +167,7 @@ AFTER_A_LINE = {
 NOT_AS_THEY_ARE = {
     "OASST, flat": (
         {"message_id": "2", "parent_id": "1", "text": A, "role": "assistant", "lang": "en"},
-        "'parent_id' beside 'role' says that each record is one message of a tree",
+        "'parent_id' shows that each record is one message of a tree",
     ),
     "OASST, as trees": (
         {"message_tree_id": "1", "prompt": {"text": Q, "role": "prompter", "replies": [{"text": A, "replies": []}]}},

@@ -151,7 +151,7 @@ def test_a_template_stands_in_for_chats_of_several_answers_only_where_it_writes_
     assert (result.exit_code == 0) == stands_in
     if not stands_in:
         assert "cannot be located exactly" in result.stderr
-        assert "--chat-template (a file, or chatml, qwen3, which render it otherwise)" in result.stderr
+        assert "choose a different --chat-template (chatml, qwen3, or a file)" in result.stderr
 
 
 def test_the_advice_names_a_template_only_if_it_writes_the_calls_of_the_chat_alike(saved, own, tmp_path):

@@ -62,7 +62,7 @@ def test_the_answers_of_a_question_with_tools_are_trained(answers_of, name):
 
 
 def test_tools_that_move_with_the_last_question_are_refused_in_chats_of_several(answers_of):
-    with pytest.raises(DocumentError, match="differently when more follows"):
+    with pytest.raises(DocumentError, match="differently if more messages follow"):
         answers_of(MISTRAL, "assistant", messages=CHATS["a call after an answer"], tools=TOOLS)
 
 

@@ -1,4 +1,4 @@
-"""Fields that nothing reads are named once, with the summary; what is used, kept or read by a template is not."""
+"""Unused fields are named once, with the summary; what is used, kept or read by a template is not."""
 
 import json
 import re
@@ -32,9 +32,9 @@ def unread(*arguments):
     """What a command that succeeds says of fields that nothing reads; it says it once, or not at all."""
     done = run(*arguments)
     assert done.exit_code == 0, done.output
-    lines = [line for line in done.output.splitlines() if "nothing reads" in line]
+    lines = [line for line in done.output.splitlines() if "Unused fields" in line]
     assert len(lines) <= 1
-    return lines[0].removeprefix("Fields that nothing reads: ") if lines else None
+    return lines[0].removeprefix("Unused fields: ") if lines else None
 
 
 def chat(*messages):
@@ -103,7 +103,7 @@ def test_no_column_of_the_table_is_dropped_in_silence(tmp_path, kind, what):
     for field in FIELDS["tokens"][1:]:
         source = write_as(tmp_path / f"{field.name}.{kind}", [{"input_ids": [1, 2, 3], field.name: VALUES[what]}] * 2)
         done = run("pack", source, "--max-len", 8, "--no-sync", "-o", tmp_path / f"out-{field.name}")
-        is_said = f"'{field.name}'" if done.exit_code else f"Fields that nothing reads: {field.name}\n"
+        is_said = f"'{field.name}'" if done.exit_code else f"Unused fields: {field.name}\n"
         assert is_said in done.output or (done.exit_code == 0 and field.name in harmless), done.output
 
 
@@ -161,8 +161,8 @@ def test_datasets_in_memory_are_told_in_the_log(tmp_path, tokenizer, caplog):
         table = datasets.Dataset.from_list([{**record, "id": "a"}])
         options = {"tokenizer": tokenizer} if column == "text" else {}
         packer.pack(table, tmp_path / column, max_len=8, **options)
-    said = [record.getMessage() for record in caplog.records if "nothing reads" in record.getMessage()]
-    assert said == ["Fields that nothing reads: id"] * 3
+    said = [record.getMessage() for record in caplog.records if "Unused fields" in record.getMessage()]
+    assert said == ["Unused fields: id"] * 3
 
 
 def test_notes_are_in_the_result_of_a_script(tmp_path, tokenizer):
@@ -171,7 +171,7 @@ def test_notes_are_in_the_result_of_a_script(tmp_path, tokenizer):
         done = run(*command, source, "--tokenizer", tokenizer, "-o", tmp_path / command[0], "--json")
         notes = json.loads(done.stdout)["notes"]
         assert notes[0].startswith("An empty line follows the prompt ('question'); to pack chats")
-        assert notes[1:] == ["Fields that nothing reads: id"]
+        assert notes[1:] == ["Unused fields: id"]
         assert done.stderr == ""
 
 
@@ -238,7 +238,7 @@ def test_messages_of_a_tree_in_records_of_their_own_are_packed_as_texts_only_if_
     record = {"message_id": "2", "parent_id": "1", "text": "the fox", "role": "assistant"}
     source = write_lines(tmp_path / "rows.jsonl", [record])
     arguments = ["pack", source, "--tokenizer", tokenizer, "--max-len", 16, "-o", tmp_path / "out"]
-    refused(*arguments, words=("'parent_id' beside 'role'", "or say --text-column text"))
+    refused(*arguments, words=("'parent_id' shows that each record is one message", "or pass --text-column text"))
     assert unread(*arguments, "--text-column", "text") == "message_id, parent_id, role"
     del record["role"]
     assert unread("pack", write_lines(source, [record]), *arguments[2:], "--overwrite") == "message_id, parent_id"

@@ -129,7 +129,10 @@ def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> Iterator
         measures = (verdict.moved, verdict.loss, verdict.gradients)
         table.append([verdict.implementation, verdict.answer, *map(_measure, measures)])
     yield render_table(table, align="<<>>>")
-    yield "(others moved: when one document changes; the rest: packed against alone; all relative)"
+    yield (
+        "(others moved: effect of changing one document; loss, gradients: packed compared with single documents; "
+        "all relative)"
+    )
     if thresholds := verdicts[0].thresholds:
         named = ", ".join(f"{name} {value:,}" for name, value in thresholds.items())
         yield f"(shown for batches of up to {min(thresholds.values()):,} tokens, not beyond {named})"

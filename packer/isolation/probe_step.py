@@ -84,9 +84,11 @@ class StepLeaks:
             return f"leaks by up to {self.largest:.1e} of the largest loss: document {'; '.join(found)}"
         if self.differs:
             numbers = ", ".join(map(str, self.differs))
-            return f"differs by up to {self.difference:.1e} of the largest loss from documents alone: {numbers}"
+            return f"differs by up to {self.difference:.1e} of the largest loss from single documents: {numbers}"
         if (self.gradients or 0) > self.tolerance:
-            return f"leaks in the backward pass: gradients differ from those of documents alone by {self.gradients:.1e}"
+            return (
+                f"leaks in the backward pass: gradients of packed and single documents differ by {self.gradients:.1e}"
+            )
         if self.reaching:
             numbers = ", ".join(map(str, self.reaching))
             return f"leaks by less than rounding: losses of others have gradients in the tokens of document {numbers}"
@@ -95,7 +97,8 @@ class StepLeaks:
             backward += "; no embedding was seen, so leaks below the tolerance would not show"
         return (
             f"safe up to {self.longest:,} tokens: no document moves the losses of another (largest change "
-            f"{self.largest:.1e}), and losses differ from those of documents alone by {self.difference:.1e}, {backward}"
+            f"{self.largest:.1e}), and losses of packed and single documents differ by {self.difference:.1e}, "
+            f"{backward}"
         )
 
 

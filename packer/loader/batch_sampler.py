@@ -251,7 +251,9 @@ class BatchSampler:
         """
         done = self._yielded if batches is None else batches
         if not 0 <= done <= len(self):
-            raise PackerError(f"batches is {done}, and an epoch has {len(self)} on this rank: count in each epoch anew")
+            raise PackerError(
+                f"batches is {done}, and an epoch has {len(self)} on this rank: count the batches of this epoch only"
+            )
         return self._state(done).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -275,8 +277,8 @@ class BatchSampler:
             if own.is_balanced or saved.is_balanced or is_cut or saved.rows_done not in turns:
                 raise PackerError(
                     f"the sampler's state ends {saved.rows_done} rows into a global batch of {self.global_batch}, "
-                    f"where no batch ends with {self.world_size} ranks and batches of {self.rows} rows: save the state "
-                    "at the end of a step"
+                    f"whose remaining rows cannot be divided into batches of {self.rows} rows for {self.world_size} "
+                    "ranks: save the state at the end of a step"
                 )
             turn = turns.index(saved.rows_done)
         self.epoch, self._yielded, self._resumed = saved.epoch, step * self.accumulation + turn, True

@@ -120,7 +120,7 @@ def notes_on(opened: Source, counts: Mapping[str, int]) -> tuple[str, ...]:
     found = {"": unread("tokens" if encoder is None else "record", columns, opened.needed)}
     found |= {} if encoder is None else encoder.unread(counts)
     shown = [f"{where}{_listed(fields)}" for where, fields in found.items() if fields]
-    return (*notes, *([f"Fields that nothing reads: {'; '.join(shown)}"] if shown else []))
+    return (*notes, *([f"Unused fields: {'; '.join(shown)}"] if shown else []))
 
 
 def _listed(names: Sequence[str]) -> str:

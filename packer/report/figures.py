@@ -507,18 +507,19 @@ class Comparison:
         documents = count_of(self.outcomes[-1].documents_per_step, "document")
         notes = {
             "full": "full: share of the rows that holds tokens",
-            "split": "split: documents in several segments; no context: their tokens in all but the first",
+            "split": "split: documents in several segments; no context: tokens that do not see the beginning of their "
+            "document",
             "lost": "lost: tokens that are truncated or dropped",
-            "keys": "keys: those that a token attends to, on average; attention: its share of the work of a 7B model",
-            "largest": f"largest: work of the largest row over the mean; rows/step: those that keep {documents}",
+            "keys": "keys: average number that a token attends to; attention: its share of the work of a 7B model",
+            "largest": f"largest: work of the largest row, relative to the mean; rows/step: rows that hold {documents}",
         }
         return [note for column, note in notes.items() if column in self._length_columns()]
 
     def _algorithm_notes(self) -> list[str]:
-        fewest, gap = "* the fewest rows", "gap: rows above the lower bound"
+        fewest, gap = "*: the fewest rows", "gap: rows above the lower bound"
         if not all(figures.options.keeps_whole for figures in self.outcomes):
-            fewest += " of those that keep documents whole"
-            gap += "; none where documents that fit a row are cut"
+            fewest += " without cutting documents that fit into a row"
+            gap += "; - if documents that fit into a row are cut"
         notes = [
             fewest,
             gap,

@@ -77,7 +77,7 @@ class Field(NamedTuple):
     by: str
     """Tools or datasets that write it."""
     note: str = ""
-    """Why it means nothing for training; of a field that is refused, what it says, and what to do about it."""
+    """Details of its meaning. For a refused field, a predicate ("has different meanings ...") and the remedy."""
     beside: tuple[str, ...] = ()
     """Fields without which it does not have this meaning."""
 
@@ -86,15 +86,13 @@ class Field(NamedTuple):
 
 
 _OF_TREE = (
-    "says that each record is one message of a tree of chats, which would be packed as texts without their roles: "
-    "write the messages from the root of a tree to each leaf into one record, as a list 'messages' of objects with "
-    "role and content, or say --text-column text"
+    "shows that each record is one message of a tree of chats: write each path from the root to a leaf into one "
+    "record, as a list 'messages' of objects with role and content, or pass --text-column text to pack texts without "
+    "roles"
 )
 _MEDIA = "LLaVA, LLaMA-Factory, TRL"
-_REPEATED = "repeats what input_ids, or answer_start_idx beside it, say"
-_RENAME = (
-    "means one thing in some tools and another in others; name it loss_mask if it is 1 at trained tokens, or remove it"
-)
+_REPEATED = "follows from `input_ids` and `answer_start_idx`"
+_RENAME = "has different meanings in different tools; name it loss_mask if it is 1 for trained tokens, or remove it"
 _MARKS = (
     Field("weight", "trained", "OpenAI, ShareGPT, Axolotl"),
     Field("train", "trained", "Axolotl"),
@@ -136,7 +134,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("tools", "tools", "OpenAI, TRL"),
         Field("chat_template_kwargs", "template_arguments", "TRL"),
         Field("history", "history", "LLaMA-Factory"),
-        Field("parent_id", "refused", "OASST", f"beside 'role' {_OF_TREE}", beside=("role", "text")),
+        Field("parent_id", "refused", "OASST", _OF_TREE, beside=("role", "text")),
         Field("label", "desirable", "TRL, KTO"),
         Field("kto_tag", "desirable", "LLaMA-Factory, KTO"),
         *(Field(f"{media}{s}", "media", _MEDIA) for media in ("image", "video", "audio") for s in ("", "s")),
@@ -149,13 +147,18 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("input", "prompt", "Capybara"),
         Field("output", "completion", "Capybara"),
         *_MARKS,
-        Field("train_detail", "spans", "Axolotl", "begin_offset, end_offset (the last character) and a mark for each"),
+        Field(
+            "train_detail",
+            "spans",
+            "Axolotl",
+            "`begin_offset`, `end_offset` (the last character), and whether the range is trained",
+        ),
         Field("reasoning_content", "reasoning", "DeepSeek, Qwen"),
         Field("thinking", "reasoning", "gpt-oss"),
         Field("reasoning", "reasoning", "OpenRouter"),
         Field("name", "template", "OpenAI"),
         Field("tool_calls", "calls", "OpenAI"),
-        Field("tool_call_id", "nothing", "OpenAI", "results follow their calls; a chat template may read it"),
+        Field("tool_call_id", "nothing", "OpenAI", "results follow their calls in order; a chat template may read it"),
     ),
     "part": (
         Field("type", "role", "OpenAI"),
@@ -165,15 +168,33 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
     "tokens": (
         Field("input_ids", "token_ids", "Hugging Face tokenizers"),
         Field("labels", "labels", "Hugging Face trainers"),
-        Field("label", "labels", "Hugging Face data collators", "otherwise the class of a document", only_lists=True),
-        Field("label_ids", "labels", "Hugging Face data collators", "otherwise classes", only_lists=True),
+        Field(
+            "label",
+            "labels",
+            "Hugging Face data collators",
+            "a single number is the class of the document",
+            only_lists=True,
+        ),
+        Field(
+            "label_ids",
+            "labels",
+            "Hugging Face data collators",
+            "a single number is the class of the document",
+            only_lists=True,
+        ),
         Field("loss_mask", "mask", "Megatron-LM, NeMo, slime, prime-rl"),
         Field("completion_mask", "mask", "TRL"),
         Field("assistant_masks", "mask", "transformers, TRL"),
         Field("assistant_mask", "mask", "ART"),
-        Field("assistant_tokens_mask", "mask", "named after an argument of transformers"),
+        Field("assistant_tokens_mask", "mask", "no known tool; transformers has an argument of this name"),
         Field("response_mask", "mask", "verl, ROLL"),
-        Field("target_mask", "mask", "Gemma in JAX", "otherwise the top k of a teacher in Axolotl", only_lists=True),
+        Field(
+            "target_mask",
+            "mask",
+            "Gemma in JAX",
+            "in Axolotl, a list of lists belongs to the top k of a teacher",
+            only_lists=True,
+        ),
         Field("label_mask", "mask", "OLMo-core"),
         Field("prompt_mask", "inverse_mask", "ROLL"),
         Field("prompt_length", "prompt_length", "Axolotl"),
@@ -188,12 +209,17 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
             "padding_mask",
             "refused",
             "Automodel",
-            "is 1 at padding or at tokens; give an attention_mask, which is 0 at padding, instead",
+            "is 1 for padding in some tools and for tokens in others; use an attention_mask, which is 0 for padding",
         ),
-        Field("special_tokens_mask", "nothing", "Hugging Face tokenizers", "says which tokens are special"),
-        Field("token_type_ids", "nothing", "Hugging Face tokenizers", "numbers the sentences of a pair"),
-        Field("offset_mapping", "nothing", "Hugging Face tokenizers", "places of tokens in the text"),
-        Field("overflow_to_sample_mapping", "nothing", "Hugging Face tokenizers", "numbers of texts"),
+        Field("special_tokens_mask", "nothing", "Hugging Face tokenizers", "which tokens are special"),
+        Field("token_type_ids", "nothing", "Hugging Face tokenizers", "index of the sentence in a pair"),
+        Field("offset_mapping", "nothing", "Hugging Face tokenizers", "position of each token in the text"),
+        Field(
+            "overflow_to_sample_mapping",
+            "nothing",
+            "Hugging Face tokenizers",
+            "index of the text that each sequence comes from",
+        ),
         Field("length", "nothing", "Hugging Face tokenizers, ms-swift, Axolotl", _REPEATED),
         Field("num_tokens", "nothing", "xtuner", _REPEATED),
         Field("token_count", "nothing", "NeMo, Megatron-Bridge, datatrove", _REPEATED),
@@ -220,18 +246,23 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("seq_idx", "numbers_from_0", "transformers, Mamba"),
         Field("targets", "shifted_labels", "MaxText"),
         Field("targets_segmentation", "shifted_numbers", "MaxText"),
-        Field("targets_position", "nothing", "MaxText", "the same as inputs_position"),
-        Field("packing_params", "nothing", "LLaMA-Factory", "the same as its attention_mask, for images"),
+        Field("targets_position", "nothing", "MaxText", "the same as `inputs_position`"),
+        Field(
+            "packing_params",
+            "nothing",
+            "LLaMA-Factory",
+            "repeats the document boundaries of `attention_mask`, for image models",
+        ),
         *(
             Field(
                 name,
                 "refused",
                 "NeMo Automodel, Megatron-LM",
-                "says that documents are padded one by one; remove the padding",
+                "shows that each document has its own padding; remove the padding first",
             )
             for name in ("seq_lens_padded", "cu_seqlens_padded", "cu_seqlens_q_padded")
         ),
-        Field("answer", "nothing", "packer tokenize", "numbers the documents of a record, which are packed apart"),
+        Field("answer", "nothing", "packer tokenize", "index of the document in its record"),
     ),
 }
 """The table."""

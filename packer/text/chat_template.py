@@ -311,14 +311,14 @@ class ChatTemplate:
         if isinstance(context, str) and one.text.startswith(context) and part.startswith(context):
             raise self._unlocated(
                 one.chat,
-                f"the chat template asks for {one.chat.name_of(turn)} by {part.removeprefix(context)[-60:]!r} and "
-                "writes it without that, so what the model has to answer is not known",
-                "give the answer its reasoning, set chat_template_kwargs such as enable_thinking, or ",
+                f"the generation prompt ends with {part.removeprefix(context)[-60:]!r}, but the chat template renders "
+                f"{one.chat.name_of(turn)} without it, so the answer to train is unknown",
+                "add reasoning to the answer, set chat_template_kwargs such as enable_thinking, or ",
             )
         raise self._unlocated(
             one.chat,
-            f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
-            "follows, so what the assistant wrote cannot be located exactly",
+            f"the chat template renders the chat up to {one.chat.name_of(turn)} differently if more messages follow, "
+            "so the assistant's answers cannot be located exactly",
         )
 
     def _without_beginning(self, chat: Chat) -> DocumentError:
@@ -327,12 +327,12 @@ class ChatTemplate:
             chat,
             f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
             "where that begins",
-            "begin the chat with another, give that one weight 0, or ",
+            "begin the chat with another message, give this one weight 0, or ",
         )
 
     def _unlocated(self, chat: Chat, problem: str, remedy: str = "") -> DocumentError:
         """Return the error for answers that cannot be located. `remedy` is put before the general remedies."""
-        ways = "mark answers with {% generation %}, or set --train-on each-answer or all"
+        ways = "mark answers with {% generation %} tags, or use --train-on each-answer or all"
         always = f"{self._stand_ins.choice(chat)}, {ways}"
         return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
 

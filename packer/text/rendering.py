@@ -322,7 +322,7 @@ class StandIns:
             return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
         if not self._names:
             return choice_of(self._own.tokenizer)
-        return f"choose a template by --chat-template (a file, or {', '.join(self._names)}, which render it otherwise)"
+        return f"choose a different --chat-template ({', '.join(self._names)}, or a file)"
 
     def _likeness(self, chat: Chat) -> tuple[str | None, bool]:
         """Return (built-in template that renders the same text or None, whether `own` rewrites earlier answers)."""
