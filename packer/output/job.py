@@ -76,7 +76,7 @@ class Job(RunOptions):
         return replace(self, as_rank=rank)
 
     def alone(self) -> AbstractContextManager[Engine]:
-        """Return a context manager of an engine that runs only in this process (threads), or on a Ray cluster."""
+        """Return a context manager of an engine for a single process: threads of this process, or a Ray cluster."""
         workers = self.workers or available_workers()
         if self.uses_ray:
             from packer.engines.ray_engine import ray_engine

@@ -2,9 +2,9 @@
 
     swift sft --external_plugins .../packer/trainers/ms_swift/__init__.py --cached_dataset dataset-packed-4096
 
-`packer pack --for ms-swift` prints the path of this file. It has a folder of its own, because ms-swift puts the
-folder of a plugin first in `sys.path`. `--cached_dataset` is a path, several paths, or JSON: paths with weights;
-`--cached_val_dataset`, for evaluation, likewise.
+`packer pack --for ms-swift` prints the path of this file. The file has its own folder, because ms-swift puts the folder
+of a plugin first in `sys.path`. `--cached_dataset` and, for evaluation, `--cached_val_dataset` are a path, several
+paths, or paths with weights as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ try:
     from swift.arguments import RLHFArguments, SftArguments
     from swift.pipelines.train import sft
     from swift.trainers import Seq2SeqTrainer, TrainerFactory
-except ImportError:  # the module can be imported without ms-swift
+except ImportError:  # this module can be imported without ms-swift
     Seq2SeqTrainer = object
 
 _FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3")
@@ -40,14 +40,14 @@ _PARALLEL_RULES: Rules = {
     "attn_impl": (_FLASH, _IGNORES),
     "padding_free": ((False,), "it allows ring attention, whose gradients are wrong in ms-swift 4.6"),
 }
-"""Rules of sequence parallelism, which adds a ring if the number of key heads does not divide by its size."""
+"""Rules for sequence parallelism, which uses ring attention if the number of key heads is no multiple of its size."""
 
 
 def check_args(args: Any) -> None:
-    """Refuse settings that would mix documents, or read rows in order that were not packed for that.
+    """Refuse settings that would mix documents, or that read rows in order although they were not packed for that.
 
     Raises:
-        PackerError: in one line, with the setting; or a packed dataset cannot be opened.
+        PackerError: with the setting, in one line; or a packed dataset cannot be opened.
     """
     if isinstance(args, RLHFArguments):
         raise PackerError(_ELSEWHERE)
@@ -61,15 +61,15 @@ def check_args(args: Any) -> None:
 
 
 def cached_rows(args: Any) -> tuple[list[Any], list[Any]]:
-    """Return the rows to train and to evaluate on, in place of ms-swift's own cached datasets.
+    """Return the rows for training and evaluation, instead of ms-swift's own cached datasets.
 
     Raises:
-        PackerError: a dataset cannot be opened, or another command than sft and pt trains.
+        PackerError: a dataset cannot be opened, or a command other than sft and pt trains.
     """
     if not isinstance(args, SftArguments):
         raise PackerError(_ELSEWHERE)
     args.truncation_strategy = "split"  # rows are not encoded again
-    args.lazy_tokenize = True  # they have no column of lengths
+    args.lazy_tokenize = True  # rows have no column of lengths
     train, evaluate = (
         [as_datasets(open_rows(_paths(each)))] if each else []
         for each in (args.cached_dataset, args.cached_val_dataset)
@@ -82,7 +82,7 @@ def _paths(names: list[str]) -> Any:
 
 
 class PackedTrainer(Seq2SeqTrainer):
-    """ms-swift's trainer with packer's batches; a model with sdpa has packer's attention while it is trained."""
+    """ms-swift's trainer with packer's batches. A model with sdpa uses packer's attention during training."""
 
     def _get_data_collator(self, args: Any, template: Any) -> HFBatch:
         return HFBatch()
