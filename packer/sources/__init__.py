@@ -5,12 +5,12 @@
     documents = read_documents(source, progress)       check every document; lengths and identity of the source
     table = documents.table                            all documents by address, for the gather kernels
 
-Five questions are answered in turn, and no answer waits for a later one. `documents.py` has the words of all.
+Five questions are answered in this order; no answer depends on a later one. `documents.py` defines the common types.
 
-1. Which files does a name mean?          `find_source.py`, `hugging_face.py`; endings are known by `formats.py`
+1. Which files does a name mean?          `find_source.py`, `hugging_face.py`; `formats.py` knows the endings
 2. How are they read?                     `formats.py`, `format_reader.py`, and a module for each format
 3. Which columns do they have?            `column_types.py`
-4. What do these mean?                    `meanings.py`, `token_columns.py`, `packed_rows.py`, `record_lists.py`; of
-                                          text, `packer/text`; of lengths, `number_columns.py`
+4. What do the columns mean?              `meanings.py`, `token_columns.py`, `packed_rows.py`, `record_lists.py`; for
+                                          text, `packer/text`; for lengths, `number_columns.py`
 5. Which documents are in them?           `list_checks.py`, `inputs.py`, `spill.py`, `source.py`
 """

@@ -1,11 +1,12 @@
-"""Arrow: files, saved datasets and tables in memory. Token lists are mapped if they can be, all else is decoded.
+"""Arrow files, saved datasets and tables in memory. Token lists are mapped if possible; everything else is decoded.
 
-A decoded batch takes about a kilobyte per column, so none is held: `MappedFile` holds where the batches of a file begin
-and the addresses of its token columns, about 70 bytes per batch. It is pickled by path, and mapped again.
+A decoded batch takes about a kilobyte per column, so batches are not kept. `MappedFile` stores where the batches of a
+file begin and the addresses of its token columns, about 70 bytes per batch. Pickling stores its path; unpickling maps
+the file again.
 
-Of an object in storage, the headers of the messages are fetched first, one after the other, without their bodies.
-pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
-of compressed record batches immediately, so these must be known first (`packer/arrow.py`).
+For an object in storage, only message headers are fetched at first, one after another. pyarrow then reads record
+batches from memory of the size of the object, which contains only the headers. It reads the bodies of compressed record
+batches immediately, so compressed batches must be identified before that (`packer/arrow.py`).
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ if TYPE_CHECKING:
 MAGIC = b"ARROW1"
 """First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
 
-_TAIL = 1 << 12  # bytes at the end of an Arrow file, where its footer is
+_TAIL = 1 << 12  # number of bytes at the end of an Arrow file that contain its footer
 
 
 def map_file(path: AnyPath) -> pa.Buffer:
-    """Map an Arrow file into memory. Of an object, only the headers of messages are fetched."""
+    """Map an Arrow file into memory. For an object in storage, only message headers are fetched."""
     if isinstance(path, RemotePath):
         return with_headers(path)[0].buffer
     return map_whole(path)
 
 
 def mirrored(path: RemotePath) -> Mirror:
-    """Return memory of the size of an object; a task that is unpickled finds what the one before it has fetched."""
+    """Return memory of the size of an object. All tasks of the process share it, with the parts fetched so far."""
     found = path.pinned()
     return _mirrored(found, found.stat().etag)
 
 
 def with_headers(path: RemotePath) -> tuple[Mirror, int, bool]:
-    """Return memory with the headers of an Arrow stream or file, its rows, and whether it is compressed."""
+    """Return (memory with the headers of an Arrow stream or file, number of rows, whether it is compressed)."""
     found = path.pinned()
     return _with_headers(found, found.stat().etag)
 
@@ -90,10 +91,10 @@ def schema_of(buffer: pa.Buffer) -> pa.Schema:
 
 
 def _with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a record batch with the storage of columns of extension types but JSON; nothing is copied.
+    """Replace extension columns, except JSON, by their storage; nothing is copied.
 
-    pyarrow reads such a column as its storage until a library, such as `datasets` for `Array2D`, declares the type, so
-    this makes the result independent of what is imported.
+    pyarrow reads such a column as its storage until a library registers the type, such as `datasets` for `Array2D`.
+    This function makes the result independent of what is imported.
     """
     for number, column in enumerate(batch.columns):
         if isinstance(column.type, pa.BaseExtensionType) and not is_json(column.type):
@@ -104,7 +105,7 @@ def _with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """Path and size of a file when it was opened; they are checked when it is unpickled."""
+    """Path and size of a file when it was opened. Unpickling checks both."""
 
     path: AnyPath
     name: str
@@ -115,7 +116,7 @@ class FileState:
 
 
 def _unchanged(path: AnyPath, name: str, size: int) -> FileState:
-    """Unpickle a `FileState`. Raises a SourceError if the file is missing or has another size."""
+    """Unpickle a `FileState`. Raises a SourceError if the file is missing or its size differs."""
     try:
         found = path.stat().st_size
     except OSError as error:
@@ -136,13 +137,13 @@ class MappedFile:
     state: FileState
     owner: pa.Buffer
     ends: NDArray[np.int64]
-    """Shape (batches,): cumulative lengths of the batches."""
+    """Cumulative lengths of the batches; shape (batches,)."""
 
     places: NDArray[np.int64]
-    """Shape (batches,): byte offset of each batch in a stream, or its number in a file; empty batches are left out."""
+    """Byte offset (stream) or number (file) of each batch, without empty batches; shape (batches,)."""
 
     in_sequence: bool
-    """Whether batches must be decoded in sequence because their dictionaries change."""
+    """Whether batches must be decoded in order, because their dictionaries change."""
 
     tokens: Mapping[str, TokenColumn]
     """Addresses of the token and label columns, by name."""
@@ -153,11 +154,11 @@ class MappedFile:
         return schema_of(self.owner)
 
     def whole(self) -> MappedFile:
-        """Return the file itself, which is read from its beginning to decode all of it."""
+        """Return the file itself: reading it from the beginning decodes all of it."""
         return self
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Decode batches and yield the named columns of each."""
+        """Decode batches, and yield the named columns of each."""
         with reading(self.state.name):
             for batch in map(_with_storage, self._decode(numbers)):
                 yield [batch.column(name) for name in names]
@@ -174,7 +175,7 @@ class MappedFile:
         for number in numbers:
             place = int(self.places[number])
             if head is None:
-                head = stream.read_next_batch()  # also reads the dictionaries before it, which later batches need
+                head = stream.read_next_batch()  # also reads the dictionaries before it; later batches need them
             if place == start:
                 yield head
                 continue
@@ -201,7 +202,7 @@ def _map_again(
     columns: Mapping[str, Addresses],
     fetched: NDArray[np.int64],
 ) -> MappedFile:
-    """Unpickle a `MappedFile`: map its file again. The chunks of an object are fetched by `fetch_queued`."""
+    """Unpickle a `MappedFile` by mapping its file again. `fetch_queued` fetches the chunks of an object."""
     with reading(state.name):
         if isinstance(state.path, RemotePath):
             mirror = mirrored(state.path)
@@ -214,13 +215,13 @@ def _map_again(
 
 
 _later: list[tuple[Mirror, NDArray[np.int64]]] = []
-_fetching = threading.Lock()  # other threads wait for what this one fetches
+_fetching = threading.Lock()  # makes other threads wait for what this thread fetches
 
 
 def fetch_queued() -> None:
-    """Fetch what the objects of unpickled files had in memory, together: one after the other would take long."""
+    """Fetch together what the objects of unpickled files had in memory; one at a time would be slow."""
     with _fetching:
-        count = len(_later)  # other threads may add more meanwhile
+        count = len(_later)  # other threads may add more in the meantime
         fetch_chunks(_later[:count])
         del _later[:count]
 
@@ -239,8 +240,8 @@ def _moved(addresses: Addresses, distance: int) -> Addresses:
 def _fetch_headers(mirror: Mirror) -> tuple[int, bool]:
     """Fetch the headers of all messages, the dictionaries and the footer of an object.
 
-    Return the number of rows, and whether a record batch is compressed. If the object is damaged, this stops there;
-    pyarrow finds the fault at the same place.
+    Returns (number of rows, whether a record batch is compressed). Stops without an error at the first damaged message;
+    pyarrow then reports the damage when it reads that place.
     """
     size, view = mirror.buffer.size, memoryview(mirror.buffer)
     tail = min(size, _TAIL)
@@ -256,7 +257,7 @@ def _fetch_headers(mirror: Mirror) -> tuple[int, bool]:
         mirror.fetch([at], [8])
         mark, length = struct.unpack_from("<II", view, at)
         start = at + 8
-        if mark != 0xFFFFFFFF:  # streams of old versions have no mark
+        if mark != 0xFFFFFFFF:  # streams of old versions have no such mark
             start, length = at + 4, mark
         if not 0 < length <= size - start:
             break
@@ -275,16 +276,16 @@ def _fetch_headers(mirror: Mirror) -> tuple[int, bool]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableInMemory:
-    """Record batches of a table. Each is a slice of one chunk per column. Pickled by value."""
+    """Record batches of a table. No batch spans several chunks of a column. Pickling copies the table."""
 
     owner: pa.Table | DatasetsTable
-    """A table of `datasets` maps its files again when it is unpickled."""
+    """Tables of `datasets` map their files again when they are unpickled."""
 
     files: tuple[FileState, ...]
     """Files that a table of `datasets` maps, and maps again when it is unpickled."""
 
     ends: NDArray[np.int64]
-    """Shape (batches,): cumulative lengths of the batches."""
+    """Cumulative lengths of the batches; shape (batches,)."""
 
     chunk_ends: Mapping[str, NDArray[np.int64]]
     """Cumulative lengths of the chunks of each column, each of shape (chunks,)."""
@@ -313,7 +314,7 @@ class TableInMemory:
         return pa.schema([(name, plain_type(found.field(name).type)) for name in self.chunk_ends])
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Slice the chunks and yield the named columns of each batch."""
+        """Slice the chunks, and yield the named columns of each batch."""
         table = _table(self.owner)
         columns = [(table.column(name), self.chunk_ends[name]) for name in names]
         all_plain = all(column.type.equals(plain_type(column.type)) for column, _ in columns)
@@ -328,7 +329,7 @@ class TableInMemory:
         return self
 
     def bytes_of(self, names: Sequence[str]) -> int:
-        """Return the size of columns."""
+        """Return the size of the given columns in bytes."""
         return int(_table(self.owner).select(list(names)).nbytes)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -338,7 +339,7 @@ class TableInMemory:
 
 
 def _describe_again(
-    _: tuple[FileState, ...],  # which are checked before the table maps them
+    _: tuple[FileState, ...],  # unpickled first, which checks that the files are unchanged
     owner: pa.Table | DatasetsTable,
     names: Sequence[str],
     token_names: Sequence[str],
@@ -380,13 +381,13 @@ class ArrowReader(Reader):
     """The lists, unless they are in the Arrow file."""
 
     first_row: int = 0
-    """Number of records before these."""
+    """Number of records before this part."""
 
     holds_lists: bool = False
-    """Whether the records are token lists, so that larger blocks are decoded at once."""
+    """Whether the records are token lists, for which larger blocks are decoded together."""
 
     whole: bool = False
-    """Whether the file is compressed, so that each piece would decompress all of it."""
+    """Whether the file is not cut, because it is compressed and each piece would decompress all of it."""
 
     @classmethod
     def open(cls, file: SourceFile) -> ArrowReader:
@@ -403,7 +404,7 @@ class ArrowReader(Reader):
 
     @classmethod
     def of_lists(cls, file: SourceFile, store: BatchStore, *, has_labels: bool) -> Lists:
-        """Return token lists that lie in memory beside the columns of a store."""
+        """Return the token lists in memory among the columns of a store."""
         rows = int(store.ends[-1]) if len(store.ends) else 0
         return Lists(cls(file=file, fields=store.schema, rows=rows, table=store, holds_lists=True), has_labels, store)
 
@@ -423,7 +424,7 @@ class ArrowReader(Reader):
         return replace(self, rows=rows, whole=whole)
 
     def for_lists(self, columns: Columns) -> Lists:
-        """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped."""
+        """Map the token lists of a stream or file. If they cannot be mapped, prepare to decode them."""
         has_labels = find_columns(self.fields, self.file.name, columns)
         wanted = columns.wanted(has_labels=has_labels)
         if isinstance(self.table, TableInMemory):
@@ -437,7 +438,7 @@ class ArrowReader(Reader):
         return Lists(reader, has_labels, mapped if all(plain_type(kind).equals(kind) for kind in kinds) else None)
 
     def cut(self, size: int) -> Sequence[ArrowReader]:
-        """Cut into runs of equally many records. A file stays whole if each piece would decompress or download it."""
+        """Cut into runs of equally many records. Compressed and remote files stay whole: pieces would read all."""
         is_read_whole = self.whole or isinstance(self.file.path, RemotePath)
         pieces = 1 if is_read_whole else max(1, min(self.file.bytes // size, self.rows))
         bounds = pairwise(self.rows * piece // pieces for piece in range(pieces + 1))
@@ -452,7 +453,7 @@ class ArrowReader(Reader):
         ]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield runs of records, each with the bytes of the file up to its end."""
+        """Yield runs of records, each with the number of bytes of the file up to its end."""
         done = 0
         present = tuple(column for column in columns if column in self.fields.names)
         for batch in self._in_order(present):
@@ -499,9 +500,9 @@ def _mapped(file: SourceFile) -> pa.Buffer:
 def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple[MappedFile | None, int]:
     """Map the token lists of a stream or file, and check that it is complete. Call it inside `reading`.
 
-    Returns (lists, documents). The lists are None if they are compressed and must be decoded.
+    Returns (lists, number of documents). The lists are None if they are compressed and must be decoded.
     """
-    path = pinned(file.stored)  # so that tasks, which unpickle it, need not ask for its state
+    path = pinned(file.stored)  # with its state, so that tasks that unpickle it need not request the state
     buffer = map_file(path)
     wanted = columns.wanted(has_labels=has_labels)
     if isinstance(path, RemotePath):
@@ -540,7 +541,7 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
 
 
 def _fetch_structure(mirror: Mirror, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
-    """Fetch the columns of an object, without the values of the columns `but_values_of`."""
+    """Fetch the columns of an object; for the columns `but_values_of`, everything except values."""
     starts, lengths = array("q"), array("q")
     for batch, _, _ in _placed_batches(mirror.buffer, name, ()):
         for column in columns:
@@ -558,8 +559,8 @@ def _placed_batches(
     """Yield the record batches of a mapped stream or file, and check that it is complete.
 
     Yields (batch, place, dictionaries_changed). The place is a byte offset in a stream and a number in a file.
-    Dictionaries are compared with those of the first batch. The given columns are checked to be as long as the batch
-    and to claim no more values than their buffers hold. Every pass checks the offsets of their lists. With `only`,
+    Dictionaries are compared with those of the first batch. The given columns are checked: they must be as long as the
+    batch, and claim no more values than their buffers hold. Every pass checks the offsets of their lists. With `only`,
     other columns are not decoded; do not map such batches, because pyarrow copies them.
     """
     schema = schema_of(buffer)
@@ -580,7 +581,7 @@ def _placed_batches(
 def _batches_of_stream(
     buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions
 ) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
-    """Yield the record batches of a stream, and check that it ends where the file does."""
+    """Yield the record batches of a stream, and check that the stream ends at the end of the file."""
     reader = pa.BufferReader(buffer)
     stream = pa.ipc.open_stream(reader, options=options)
     has_dictionaries = any(has_type(kind, pa.types.is_dictionary) for kind in stream.schema.types)
@@ -607,7 +608,7 @@ def _batches_of_stream(
 
 
 def _is_within(buffer: pa.Buffer, column: Sequence[pa.Buffer | None]) -> bool:
-    """Whether the buffers of a column lie inside the mapped file, so that they were not decompressed."""
+    """Whether the buffers of a column lie in the mapped file, so that they were not decompressed."""
     parts = [part for part in column if part is not None and part.size]
     end = buffer.address + buffer.size
     return all(buffer.address <= part.address and part.address + part.size <= end for part in parts)

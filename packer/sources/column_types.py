@@ -1,8 +1,8 @@
-"""Columns: their names and types, values as Python objects, and which of them say what is trained.
+"""Columns: their names and types, values as Python objects, and which columns control training (masks, weights).
 
-Types that can be kept, common types across files, and JSON, which is decoded: text of the type `arrow.json`, which
-holds values. `datasets` chooses this type where types or keys differ between records, and DuckDB writes it to Parquet.
-Errors name the first value that does not fit.
+Also types that can be kept, and common types across files. Columns of Arrow's JSON type (`arrow.json`, strings of JSON)
+are decoded. `datasets` uses that type if types or keys differ between records, and DuckDB writes it to Parquet. Errors
+name the first value that does not fit.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Fields: TypeAlias = pa.Schema | Mapping[str, object]
 def loss_columns(fields: Fields, names: Iterable[str] = SAYING, *, depth: int = 1) -> dict[str, bool]:
     """Return which of these columns a file has, and whether each has a list for each document.
 
-    A weight that is null says nothing of training, nor does another value where only a list does: one with lists in
-    it if `depth`, the number of lists that tokens are in, is 2.
+    Columns without meaning for training are left out: a weight that is null, and, for names that must hold lists, a
+    value whose nesting is not `depth`, the number of list levels around tokens.
     """
     types = dict(zip(fields.names, fields.types, strict=True)) if isinstance(fields, pa.Schema) else fields
     levels = {name: _levels(types[name]) for name in names if name in types}
@@ -48,7 +48,7 @@ def names_of(fields: Fields) -> list[str]:
 
 
 def _levels(found: object) -> int:
-    """Return how many lists the values of a type, or the numbers of a value, are in; -1 for null."""
+    """Return the number of list levels in a type or value; -1 for null."""
     if isinstance(found, pa.BaseExtensionType):
         return _levels(found.storage_type)
     if isinstance(found, (list, pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
@@ -57,12 +57,12 @@ def _levels(found: object) -> int:
     return -1 if found is None or (isinstance(found, pa.DataType) and pa.types.is_null(found)) else 0
 
 
-_DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
+_DEEPEST = 50  # an Arrow stream supports up to 64 levels, including its own
 _REASONS = (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError)  # raised by pyarrow
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the narrowest type for the values of two types, or None if there is none.
+    """Return the narrowest type for the values of both types, or None if there is none.
 
     int64 and double -> double; null and string -> string; list<null> and list<int64> -> list<int64>;
     struct<a> and struct<b> -> struct<a, b>; string and int64 -> None
@@ -94,7 +94,7 @@ def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast values to a type that `join` returned for their type and another; raise ArrowInvalid if one does not fit."""
+    """Cast values to a type that `join` returned for their type and another. Raises ArrowInvalid if one misfits."""
     if array.type.equals(kind):
         return array
     try:
@@ -106,7 +106,7 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type in which a column is kept: string for string_view, storage or value type for wrapped types.
 
-    JSON stays, because its values are not its storage: see `python_values`.
+    JSON keeps its type, because its storage is text, not the values; see `python_values`.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return kind if is_json(kind) else plain_type(kind.storage_type)
@@ -136,7 +136,7 @@ def as_plain(array: pa.Array) -> pa.Array:
 
 
 def _can_be_kept(kind: pa.DataType) -> bool:
-    """Whether values of a type can be taken, joined and nulled, which excludes unions and list views."""
+    """Whether values of a type support `take`, type joins and nulls; unions and list views do not."""
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or has_type(kind, pa.types.is_union):
         return False
     try:
@@ -149,7 +149,7 @@ def _can_be_kept(kind: pa.DataType) -> bool:
 
 
 def has_type(kind: pa.DataType, is_sought: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type, or one at any level of nesting in it, is of a kind, such as `pa.types.is_union`."""
+    """Whether a type, or a type nested in it, satisfies a function such as `pa.types.is_union`."""
     if isinstance(kind, pa.BaseExtensionType):
         return is_sought(kind) or has_type(kind.storage_type, is_sought)
     inside = (kind.field(number).type for number in range(kind.num_fields))
@@ -157,12 +157,12 @@ def has_type(kind: pa.DataType, is_sought: Callable[[pa.DataType], bool]) -> boo
 
 
 def is_json(kind: pa.DataType) -> bool:
-    """Whether a type is Arrow's JSON: strings that hold values."""
+    """Whether a type is Arrow's JSON: strings of JSON."""
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
 
 
 def holds_json(kind: pa.DataType) -> bool:
-    """Whether a type is JSON, or has it at any level of nesting."""
+    """Whether a type is JSON, or contains it at any level."""
     return has_type(kind, is_json)
 
 
@@ -172,14 +172,14 @@ def is_string(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is a list, large or of a fixed size or not; views of lists are none."""
+    """Whether a type is a list, including large and fixed-size lists, but not list views."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _holds_numbers(kind: pa.DataType, column: str) -> bool:
-    """Whether a type is a list of numbers, or a list of such lists. Nulls count: a later file may give their type.
+    """Whether a type is a list of numbers, or a list of such lists. Null types count: a later file may give their type.
 
-    A mask has no lists of lists.
+    Masks may not be lists of lists.
     """
     if not is_list(kind):
         return False
@@ -188,7 +188,7 @@ def _holds_numbers(kind: pa.DataType, column: str) -> bool:
 
 
 def infer(values: Sequence[object], column: str) -> pa.Array:
-    """Return values from JSON as an array of the narrowest type that represents each exactly.
+    """Return values from JSON as an array of the narrowest type that represents each value exactly.
 
     Raises a DocumentError with the index of the first value that does not fit.
     """
@@ -246,7 +246,7 @@ def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int
 
 
 def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
-    """Cast arrays to their common type. The index of a DocumentError counts through all arrays."""
+    """Cast arrays to their common type. The index in a DocumentError counts across all arrays."""
     kind, rows = pa.null(), [0, *accumulate(map(len, arrays))]
     for array, row in zip(arrays, rows, strict=False):
         kind = join_with(kind, array, column, first_row=row)
@@ -254,7 +254,7 @@ def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Arra
 
 
 def require_lists(array: pa.Array, column: str) -> pa.Array:
-    """Return values from JSON, as null lists if all are null. Raises a DocumentError if one is no list of numbers."""
+    """Return lists of numbers from JSON; null lists if all are null. Raises a DocumentError for other values."""
     if pa.types.is_null(array.type):
         return array.cast(pa.list_(pa.null()))
     if _holds_numbers(array.type, column):
@@ -265,7 +265,7 @@ def require_lists(array: pa.Array, column: str) -> pa.Array:
 
 
 def shown(value: object) -> str:
-    """Return a value as JSON, cut to 40 characters for a message."""
+    """Return a value as JSON, cut to 40 characters, for a message."""
     try:
         text = json.dumps(value, default=str)
     except RecursionError:
@@ -274,12 +274,12 @@ def shown(value: object) -> str:
 
 
 def _unfit(row: int, column: str, value: object, why: str) -> DocumentError:
-    """Return the error for a value that cannot be kept in any type."""
+    """Return the error for a value that no type can represent."""
     return DocumentError(row, f"'{column}' holds {shown(value)}: {why}", reason="invalid_value")
 
 
 def _reason(error: BaseException) -> str:
-    """Return why pyarrow rejects a value, and the remedy."""
+    """Return why pyarrow rejects a value, with the remedy."""
     if isinstance(error, OverflowError) or "too large" in str(error):
         return f"integers are from {-(2**63)} to {2**63 - 1}; write it as a float or a string"
     if isinstance(error, UnicodeError):
@@ -296,7 +296,7 @@ def _fits(array: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _joins(value: pa.Scalar, kind: pa.DataType) -> bool:
-    """Whether a type can be joined with the type of a value. A list of nulls joins any list."""
+    """Whether a type can be joined with the type of a value. A list of nulls can be joined with any list."""
     try:
         return join(kind, _type_of(value)) is not None
     except _REASONS:
@@ -315,7 +315,7 @@ def _is_deep(kind: pa.DataType, levels: int = _DEEPEST) -> bool:
 
 
 def _has_odd_bool(value: object, kind: pa.DataType) -> bool:
-    """Whether there is a bool among floats, which pyarrow would convert to 0.0 or 1.0."""
+    """Whether there is a bool among floats; pyarrow would convert it to 0.0 or 1.0."""
     if isinstance(value, bool):
         return bool(pa.types.is_floating(kind))
     if isinstance(value, list):
@@ -331,7 +331,8 @@ TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, u
 def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     """Check the columns of a file, and return whether it has labels.
 
-    Raises an error if a column is missing, has the wrong type, occurs twice, or is a mask that the first file lacks.
+    Raises an error if a column is missing, has the wrong type, or occurs twice, or if the file has a mask that the
+    first file lacks.
     """
     require_column(schema, name, columns)
     has_labels = columns.labels in schema.names
@@ -353,14 +354,14 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
             is_view = pa.types.is_list_view(found) or pa.types.is_large_list_view(found)
             remedy = "; cast it with .cast(pyarrow.list_(pyarrow.int32()))" if is_view else ""
             raise SourceError(f"{name}: column '{column}' holds {found}; expected {TOKEN_TYPES}{remedy}")
-        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of them takes no bytes
+        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of empty lists takes no bytes
             raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
     return has_labels
 
 
 def _check_kept(kind: pa.DataType, column: str, name: str) -> None:
     """Raise a `SourceError` if a column with one value per document has a type that cannot be kept, such as a union."""
-    if not holds_json(kind) and not _can_be_kept(kind):  # the types of JSON's values are known when all are read
+    if not holds_json(kind) and not _can_be_kept(kind):  # types inside JSON are known only after reading all values
         raise SourceError(
             f"{name}: column '{column}' holds {kind}, which is not supported; "
             "save it as strings, numbers, lists or structs"
@@ -368,7 +369,7 @@ def _check_kept(kind: pa.DataType, column: str, name: str) -> None:
 
 
 def require_column(fields: pa.Schema | Mapping[str, object], name: str, columns: Columns) -> None:
-    """Raise an `OtherSourceError` if the schema or first record of a file lacks the column with the tokens."""
+    """Raise an `OtherSourceError` if the schema or first record of a file lacks the token column."""
     names = fields.names if isinstance(fields, pa.Schema) else [*fields]
     if columns.input_ids not in names:
         found = ", ".join(names) or "none"
@@ -378,7 +379,7 @@ def require_column(fields: pa.Schema | Mapping[str, object], name: str, columns:
         remedy = f"name the tokens' column with --input-column {lists[0]}" if lists else ""
         if {*names} - others - {*lists} or not lists:
             remedy = f"give --tokenizer to pack text or chats{', or ' if lists else ''}{remedy}"
-        if columns.input_ids == columns_of_side(ROLES[0]).input_ids:  # pairs have columns of fixed names
+        if columns.input_ids == columns_of_side(ROLES[0]).input_ids:  # columns of pairs have fixed names
             remedy = "give --tokenizer to pack text, or leave --pairs out"
         raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
 
@@ -391,14 +392,14 @@ def _holds_ids(found: object) -> bool:
 
 
 def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:
-    """Raise an error unless a file has each column to keep exactly once, in a type that can be kept."""
+    """Raise an error unless a file has each column to keep exactly once, with a type that can be kept."""
     for column in columns:
         _require_one(schema, column, name)
         _check_kept(schema.field(column).type, column, name)
 
 
 def _require_one(schema: pa.Schema, column: str, name: str) -> None:
-    """Raise an error if a file does not have a column exactly once."""
+    """Raise an error unless a file has the column exactly once."""
     if column not in schema.names:
         raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
     refuse_twins(schema, column, name)
@@ -411,9 +412,9 @@ def refuse_twins(schema: pa.Schema, column: str, name: str) -> None:
 
 
 def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
-    """Return the type that all files have for a column; null if there are no parts.
+    """Return the common type of a column in all files; null if there are no parts.
 
-    Types are given as (name, type) of each part. A SourceError is raised if two differ.
+    `types` has (name, type) of each part. Raises a SourceError if two types differ.
     """
     first, kind = types[0] if types else ("", pa.null())
     for part, other in types:
@@ -423,9 +424,9 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
 
 
 def wrong_numbers(values: pa.Array) -> NDArray[np.int64]:
-    """Return the indices of values that are missing, no whole number, negative or too large.
+    """Return the indices of values that are missing, fractional, negative or too large.
 
-    Floats may be whole numbers: a column of JSON that holds 1 and 2.5 is one of floats.
+    Floats may be whole numbers: a JSON column with 1 and 2.5 has floats.
     """
     if not is_numeric(values.type):
         return np.arange(len(values))
@@ -435,13 +436,13 @@ def wrong_numbers(values: pa.Array) -> NDArray[np.int64]:
 
 
 def number_fault(values: pa.Array, row: int, column: str) -> DocumentError:
-    """Return the error for one of the values that `wrong_numbers` finds."""
+    """Return the error for a value that `wrong_numbers` found."""
     value = values[row]
     found = value.as_py()
     if found is None:
         message = f"'{column}' is missing; give it a number"
     elif not is_numeric(value.type):
-        return DocumentError(row, f"'{column}' holds {no_number(value.type)}")  # not the fault of this record alone
+        return DocumentError(row, f"'{column}' holds {no_number(value.type)}")  # the whole column is at fault
     elif isinstance(found, float) and not found.is_integer():
         message = f"'{column}' is {found}; expected a whole number"
     else:
@@ -450,7 +451,7 @@ def number_fault(values: pa.Array, row: int, column: str) -> DocumentError:
 
 
 def no_number(kind: pa.DataType) -> str:
-    """Return what a column of a type that has no whole numbers holds, for a message: "bool; expected whole numbers"."""
+    """Describe a column without whole numbers by its type, for a message: "bool; expected whole numbers"."""
     remedy = "; CSV has text only, so convert it to Parquet or JSON lines" if is_string(kind) else ""
     return f"{kind}; expected whole numbers{remedy}"
 
@@ -460,13 +461,13 @@ _TEXTS = {
     *names("message", "content", "reasoning"),
     *names("part", "content"),
 }
-"""Fields of text, or of lists of messages or parts."""
+"""Fields that hold text, or lists of messages or parts."""
 
 
 def python_values(array: pa.Array, column: str, *, of_text: bool = False) -> list[Any]:
-    """Return the values of a column; structs are dicts without their nulls, and maps are dicts.
+    """Return the values of a column. Structs become dicts without null fields, and maps become dicts.
 
-    A DocumentError is raised if JSON is not valid or, with `of_text`, if a field of text holds something else as JSON.
+    Raises a DocumentError if JSON is not valid or, with `of_text`, if a field of text holds another type as JSON.
     """
     decode = _decoder(array.type, column, f"'{column}'", of_text)
     values: list[Any] = array.to_pylist()
@@ -479,7 +480,7 @@ def python_values(array: pa.Array, column: str, *, of_text: bool = False) -> lis
 
 
 def _decoder(kind: pa.DataType, name: str, where: str, of_text: bool) -> Callable[[Any], Any]:
-    """Return the function that decodes a value of a type, or null, given the name of its field and where that is."""
+    """Return the function that decodes values of a type, or null. `name` and `where` locate the field in errors."""
     if is_json(kind):
         is_text = of_text and name in _TEXTS
         return lambda text: None if text is None else _parsed(text, where, is_text)
@@ -504,7 +505,7 @@ def _parsed(text: str, where: str, is_text: bool) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DocumentError(0, f"{where} is not the JSON that its type says: {error}", reason="unreadable") from None
-    if is_text and type(value) is not str and not (value and isinstance(value, list)):  # null and [] would be left out
+    if is_text and type(value) is not str and not (value and isinstance(value, list)):  # null and [] would be dropped
         as_json = "datasets stores a text that is itself JSON as its value; pack the JSON lines it was loaded from"
         raise DocumentError(0, f"{where} is {text[:40]} where text is expected: {as_json}", reason="wrong_type")
     return value

@@ -1,7 +1,7 @@
-"""Hashes of the contents of documents, by which `--holdout` holds documents out.
+"""Hashes of document contents. `--holdout` holds documents out by their hashes.
 
-A document is hashed by its token ids alone, so copies of it always go together, in any file. All documents of a record
-have one hash, of all their tokens.
+A document is hashed by its token ids alone, so copies of it are always on the same side, in any file. All documents of
+a record share one hash, computed over all their tokens.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from packer.sources.list_checks import int32_lists
 from packer.sources.source import TokenTable
 from packer.token_memory import Spans, fetched_spans, gather
 
-HASHES = 2**53  # number of hashes, each of them exact as a float
+HASHES = 2**53  # number of hashes; each is exact as a float
 
-_TOGETHER = 4 << 20  # tokens that are copied together
+_TOGETHER = 4 << 20  # number of tokens that are copied together
 
 
 def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
-    """Return the hash of each document, from 0 to HASHES - 1, or -1 for an empty one.
+    """Return the hash of each document, from 0 to HASHES - 1; -1 for empty documents.
 
     The hash is xxh3-64 of the token ids of its record, as little-endian int32, without the lowest bits. Raises a
     SourceError if a token id is out of range; `describe` names a document of the source.
     """
-    if options.numbers_records:  # hashed when their records were decoded
+    if options.numbers_records:  # already hashed when the records were decoded
         lists = table.lists_of(np.arange(len(table.lengths)))
         return as_numpy(table.extra[CONTENT_HASH].of_lists(lists))
     seed = _seed_of(options)
@@ -55,7 +55,7 @@ def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[
 
 
 def with_record_hashes(batch: Batch, *, options: ReadOptions) -> Batch:
-    """Add the hash of its record to each document of a batch."""
+    """Add to each document of a batch the hash of its record."""
     assert batch.records is not None
     lists, seed = int32_lists(batch.input_ids), _seed_of(options)
     content, offsets = as_numpy(lists.values).astype("<i4", copy=False).data.cast("B"), as_numpy(lists.offsets)
@@ -73,7 +73,7 @@ def _hash_of(content: memoryview, seed: int) -> int:
 
 
 def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], str]) -> NDArray[np.int32]:
-    """Copy the tokens of documents first..last - 1 of a table: int32, one document after the other."""
+    """Copy the tokens of documents first..last - 1 of a table: int32, concatenated."""
     lists, lengths = table.lists_of(np.arange(first, last)), table.lengths[first:last].astype(np.int64)
     ends = np.cumsum(lengths)
     tokens = np.empty(int(ends[-1]), np.int32)
@@ -91,7 +91,7 @@ def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], 
 
 
 def left_out(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.bool_] | None:
-    """Return which documents belong to the other side of `--holdout`; None if no documents are held out."""
+    """Return which documents are on the other side of `--holdout`. Returns None if no documents are held out."""
     if options.holdout is None:
         return None
     hashes = content_hashes(table, options, describe)

@@ -1,4 +1,4 @@
-"""Columns, batches of documents as Arrow lists, locations of documents, and errors about documents and files."""
+"""Columns, batches of documents as Arrow lists, locations of documents, and errors for documents and files."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LONGEST = 2**31 - 1
-"""Largest number of tokens in a document; also the largest token id."""
+"""Maximum number of tokens in a document, and maximum token id."""
 
 MOST_RECORD = 1 << 28
-"""Largest size of a record in JSON or CSV, in bytes or characters of text: a parser takes many times as much memory."""
+"""Maximum size of a record in JSON or CSV, in bytes or characters; parsers take many times as much memory."""
 
 
 class DocumentError(Exception):
-    """Raised for an invalid document, with its index in the input; `Source` adds its index in the source.
+    """Raised for an invalid document, with its index in the input. `Source` adds the index in the source.
 
     Args:
         row: index of the document.
-        message: what is wrong, for the user.
+        message: description of the problem, for the user.
         place: location of the document, such as "rows.jsonl line 18".
-        reason: why the record cannot be used; None if the fault is not in this record alone.
-        of_record: whether `row` counts records, because a record makes any number of documents.
+        reason: why the record cannot be used; None if not only this record is at fault.
+        of_record: whether `row` counts records, because a record may make any number of documents.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class DocumentError(Exception):
         self.of_record = of_record
 
     def at(self, row: int) -> DocumentError:
-        """Return the same error for the document with another index."""
+        """Return the same error for the document with index `row`."""
         return DocumentError(row, self.message, self.place, reason=self.reason, of_record=self.of_record)
 
     def in_source(self, document: int | None) -> SourceError:
-        """Return the error for users, with the index of the document in the source if it is known, and its `place`."""
+        """Return the error for users, with the document's index in the source, if known, and its `place`."""
         where = self.place if document is None or self.of_record else f"document {document} ({self.place})"
-        # where a template does not show its answers, most chats would be left out
+        # If a template hides its answers, most chats would be left out.
         remedy = "" if self.reason in (None, "unlocated_spans") else f"; {REMEDY}"
         return SourceError(f"{where}: {self.message}{remedy}")
 
@@ -95,14 +95,14 @@ def reading(name: str) -> Iterator[None]:
 
 def _unreadable(name: str, error: Exception) -> SourceError:
     """Return the error for a file that a library cannot read."""
-    if "decrypt" in str(error):  # pyarrow, of Parquet
+    if "decrypt" in str(error):  # raised by pyarrow for Parquet
         return SourceError(f"{name}: it is encrypted, and packer takes no keys; write it without encryption")
     return SourceError(f"{name}: cannot be read, truncated or corrupt: {first_line(error)}")
 
 
 @contextmanager
 def reading_copy(folder: AnyPath, name: str) -> Iterator[None]:
-    """Convert errors of reading the decoded copy of a file in a folder.
+    """Convert errors raised while reading the decoded copy of a file.
 
     Raises a PackerError that is not a `SourceError`: the source is not at fault, so the unfinished output is kept.
     """
@@ -110,7 +110,7 @@ def reading_copy(folder: AnyPath, name: str) -> Iterator[None]:
         with reading(name):
             yield
     except PackerError as fault:
-        if isinstance(fault.__cause__, StoreError):  # left to `system_errors`, which adds the remedy
+        if isinstance(fault.__cause__, StoreError):  # handled by `system_errors`, which adds the remedy
             raise fault.__cause__ from None
         if not isinstance(fault, SourceError):
             raise
@@ -130,13 +130,13 @@ def null_value_message(column: str, position: int, count: int) -> str:
 
 
 def wrong_values(values: NDArray[np.integer], *, label: bool) -> NDArray[np.bool_]:
-    """Return whether each value is not a token id, or not a label."""
+    """Return whether each value is invalid as a token id or, with `label`, as a label."""
     wrong: NDArray[np.bool_] = (values < 0) | (values > LONGEST)
     return wrong & (values != NO_LOSS) if label else wrong
 
 
 def value_message(column: str, value: int, position: int, *, label: bool) -> str:
-    """Return the message for a value that is not a token id, or not a label."""
+    """Return the message for a value that is invalid as a token id or, with `label`, as a label."""
     limit = "a label is a token id, or -100 for no loss" if label else f"a token id is from 0 to {LONGEST}"
     return f"'{column}' holds {value} at position {position}: {limit}; fix the source"
 
@@ -148,13 +148,13 @@ def too_long(unit: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """A file of a source, as named in the manifest."""
+    """A file of a source, named as in the manifest."""
 
     name: str
     """Path relative to the source, with "/" between folders; never absolute."""
 
     bytes: int
-    """Size of the original file, even if a decoded copy is read instead; `beside` included."""
+    """Size of the original file and of `beside`, even if a decoded copy is read instead."""
 
     path: AnyPath | None
     """Path of the file; None for data in memory."""
@@ -164,24 +164,24 @@ class SourceFile:
 
     @classmethod
     def of(cls, path: AnyPath, name: str) -> SourceFile:
-        """Find the size of a file."""
+        """Return the record of a file, with its size."""
         with reading(name):
             return cls(name=name, bytes=path.stat().st_size, path=path)
 
     @property
     def stored(self) -> AnyPath:
-        """Path of a file that is not data in memory."""
+        """Path of the file. Not for data in memory."""
         assert self.path is not None
         return self.path
 
     @property
     def paths(self) -> tuple[AnyPath, ...]:
-        """Paths of all files that are read; none for data in memory."""
+        """Paths of all files that are read; empty for data in memory."""
         return () if self.path is None else (self.path, *self.beside)
 
 
 class Found(NamedTuple):
-    """The files or the table of a source, not opened yet."""
+    """The files or the table of a source, before they are opened."""
 
     name: str
     files: list[SourceFile]
@@ -190,7 +190,7 @@ class Found(NamedTuple):
     """Whether the files are Arrow streams written by `save_to_disk`."""
 
     table: DatasetsTable | None = None
-    """Table of `datasets` instead of files."""
+    """Table of `datasets`, instead of files."""
 
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
@@ -199,7 +199,7 @@ class Found(NamedTuple):
     """Padding token of the tokenizer, from the report of `packer tokenize`."""
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call a task with each file, or what was made of it; in threads if files are in object storage."""
+        """Call a task for each item (a file, or an object made from it); in threads if files are in object storage."""
         if any(isinstance(file.path, RemotePath) for file in self.files):
             return opened_in_parallel(task, items)
         return [*map(task, items)]
@@ -211,12 +211,12 @@ class Columns(NamedTuple):
     input_ids: str
     labels: str
     extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
-    per_token: tuple[str, ...] = ()  # columns of `extra` with one value per token, or several
-    masks: tuple[str, ...] = ()  # columns of `extra` that say which tokens are trained, or padding
-    absent: tuple[str, ...] = ()  # columns that would say so, and which the first file lacks, so no file may have them
+    per_token: tuple[str, ...] = ()  # columns in `extra` with one or several values per token
+    masks: tuple[str, ...] = ()  # columns in `extra` that mark trained tokens or padding
+    absent: tuple[str, ...] = ()  # mask columns that the first file lacks, so no file may have them
     widths: Mapping[str, int] = {}
     by_sequence: bool = False  # whether each sequence of an indexed file is a document
-    eos_id: int | None = None  # token that ends each document of a bare array
+    eos_id: int | None = None  # token that ends each document in a bare array
     dtype: str | None = None  # type of the tokens in a bare array
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
@@ -234,36 +234,36 @@ def columns_of_side(role: str) -> Columns:
 
 
 class Batch(NamedTuple):
-    """Consecutive documents of an input that is decoded, unchecked."""
+    """Consecutive, unchecked documents of an input that is decoded."""
 
     input_ids: pa.Array
     labels: pa.Array | None
-    done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
+    done: int  # number of bytes of the file or piece read up to the end of this batch
     extra: dict[str, pa.Array] = {}  # noqa: RUF012 (never changed)
-    counts: Mapping[str, int] = {}  # to sum over a source; of text: see `Encoder.encode`
-    rejected: tuple[DocumentError, ...] = ()  # of documents that are left out, each empty here; ascending
-    records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a record of its own
-    lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
+    counts: Mapping[str, int] = {}  # counts to sum over a source; for text, see `Encoder.encode`
+    rejected: tuple[DocumentError, ...] = ()  # errors of rejected documents, which are empty here; ascending
+    records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a separate record
+    lines: bytes | None = None  # lines of the batch, if rejected documents are listed by line
 
     @property
     def record_count(self) -> int:
-        """Number of records, each of which makes at least one document."""
+        """Number of records; each makes at least one document."""
         if self.records is None:
             return len(self.input_ids)
         return int(self.records[-1]) + 1 if len(self.records) else 0
 
     def first(self, count: int) -> Batch:
-        """Return the lists of the first documents, of a batch of documents that are a record each."""
+        """Return the lists of the first documents; only for batches in which each document is a record."""
         labels = None if self.labels is None else self.labels[:count]
         extra = {name: values[:count] for name, values in self.extra.items()}
         return Batch(self.input_ids[:count], labels, self.done, extra)
 
     def beside(self, columns: Columns) -> dict[str, pa.Array]:
-        """Return labels, if there are any, and extra columns that hold a value per token, by name."""
+        """Return the labels, if any, and the extra columns with a value per token, by name."""
         found = {} if self.labels is None else {columns.labels: self.labels}
         return found | {name: self.extra[name] for name in columns.per_token if name in self.extra}
 
 
 def place_of_row(name: str, first_row: int, row: int) -> str:
-    """Return the location of a row, counted from `first_row` of a file: "rows.parquet row 17"."""
+    """Return the location of row `row` after `first_row` in a file: "rows.parquet row 17"."""
     return f"{name} row {first_row + row}"

@@ -1,4 +1,4 @@
-"""Find the files of a source, be it a file, folder, saved dataset, object or Hub id.
+"""Find the files of a source: a file, folder, saved dataset, object in storage, or Hub id.
 
 Every folder is searched once, whatever links lead to it.
 """
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_DEPTH = 5  # folders above a path that may be a table of another tool: with its data folder and three partitions
+_DEPTH = 5  # number of parent folders that may be a table of another tool: its data folder and three partitions
 
 log = logging.getLogger(__name__)
 
 SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
-"""A path, several of them, a Hub id, or a `datasets` object."""
+"""A path, several paths, a Hub id, or a `datasets` object."""
 
 
 def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
-    """Return several paths as one source, what packer wrote as its folder, and any other source as it is.
+    """Combine several paths into one source, and replace a result of packer by its folder. Returns others unchanged.
 
-    A PackerError says what to give instead of other lists.
+    Raises a PackerError, with the remedy, for other lists.
     """
     source = located(source)
     if isinstance(source, str) and _is_text(source):
@@ -92,13 +92,13 @@ def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a string is a text rather than a path: nothing has this name, and no file would."""
+    """Whether a string is text rather than a path: no file has this name, or could have it."""
     looks_like_text = "\n" in name or (" " in name and not ending_of(name))
     return looks_like_text and not is_remote(name) and not os.path.lexists(name)
 
 
 def source_name(source: SourceLike) -> str:
-    """Return the name of a source, the last part of its path or its Hub id."""
+    """Return the name of a source: the last part of its path, or its Hub id."""
     if isinstance(source, PathList):
         return str(PathList(tuple(map(source_name, source.paths))))
     if not isinstance(source, (str, Path)):
@@ -112,8 +112,8 @@ def source_name(source: SourceLike) -> str:
 def find_source(source: SourceLike, split: str | None) -> Found:
     """Find the files or the table of a source.
 
-    The split may be None if there is only one. A PackerError is raised if the path or split does not exist, or the
-    source is packed, a SourceError if a folder of `save_to_disk` is damaged.
+    The split may be None if there is only one. Raises a PackerError if the path or split does not exist, or if the
+    source is packed. Raises a SourceError if a folder written by `save_to_disk` is damaged.
     """
     if isinstance(source, PathList):
         return _find_several(source, split)
@@ -129,7 +129,7 @@ def find_source(source: SourceLike, split: str | None) -> Found:
 
 
 def _find_several(source: PathList, split: str | None) -> Found:
-    """Find the files of several paths. A split is chosen in every folder, and does not concern single files."""
+    """Find the files of several paths. The split is selected in every folder; it does not apply to single files."""
     named = set(map(str, source.paths))  # a shell that expands a wildcard names both files of an index
     paths = [path for path in source.paths if not (str(path).endswith(BIN) and str(_index_of(path)) in named)]
     folders = [_is_folder(path) for path in paths]
@@ -154,11 +154,11 @@ _MADE_OF = {
     "IterableDataset": "datasets.Dataset.from_generator(dataset.__iter__), or write it to Parquet files",
     "generator": "datasets.Dataset.from_generator(function)",
 }
-"""Sources that users try by the name of their type, and what to give instead."""
+"""Sources that users may pass by type name, and the remedy for each."""
 
 
 def _index_of(path: AnyPath | str) -> AnyPath:
-    """Return the path of the `.idx` beside a `.bin`; Megatron also names both files by their path without an ending."""
+    """Return the path of the `.idx` next to a `.bin`. Megatron also names both by their path without an ending."""
     path = any_path(path)
     return path.parent / f"{path.name.removesuffix(BIN)}.idx"
 
@@ -170,7 +170,7 @@ def _is_folder(path: str | Path) -> bool:
 
 
 def _refuse_foreign_above(paths: Iterable[str | Path]) -> None:
-    """Raise a PackerError if a path is inside a table of another tool. Folders that are closed to the user are not."""
+    """Raise a PackerError if a path is inside a table of another tool. Skips folders that the user cannot read."""
     seen = set[AnyPath]()
     for path in map(any_path, paths):
         folder = path.absolute()
@@ -187,7 +187,7 @@ def _refuse_foreign_above(paths: Iterable[str | Path]) -> None:
 
 
 def _find_files(source: str | Path, split: str | None) -> Found | None:
-    """Find the files of a path; return None if it does not exist and may be a Hub id."""
+    """Find the files of a path. Returns None if the path does not exist and may be a Hub id."""
     path = any_path(source)
     with reading(str(source)):
         if isinstance(path, RemotePath):
@@ -249,7 +249,7 @@ def _find_in_folder(folder: AnyPath, split: str | None, config: str | None = Non
 
 
 def _find_configuration(folder: AnyPath, chosen: Configuration, split: str | None) -> Found:
-    """Find the files of a configuration that a README.md describes."""
+    """Find the files of a configuration in a README.md."""
     name = f"{folder}:{chosen.name}"
     every = [child for _, children in _tree(folder) for child in children if not child.is_dir()]
     names = {_relative(file, folder): None for file in sorted(every, key=_name_bytes)}
@@ -263,7 +263,7 @@ def _find_configuration(folder: AnyPath, chosen: Configuration, split: str | Non
 
 
 def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
-    """Name the files of a source relative to its root. Raises a PackerError if there are none or one is special."""
+    """Name files relative to the root of the source. Raises a PackerError if there are none, or if one is special."""
     if not files:
         raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
     named = [(pinned(file), _relative(file, root)) for file in files]
@@ -275,7 +275,7 @@ def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
 def files_in(root: AnyPath) -> list[AnyPath]:
     """Return the files with a known ending in a folder and its subfolders, except hidden ones, in bytewise order.
 
-    A PackerError is raised if a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
+    Raises a PackerError if a folder cannot be read, or if a subfolder was written by `save_to_disk`.
     """
     found, saved, described, others = list[AnyPath](), list[str](), list[str](), list[AnyPath]()
     for folder, children in _tree(root):
@@ -308,13 +308,13 @@ def files_in(root: AnyPath) -> list[AnyPath]:
 
 
 def _is_part(file: AnyPath, names: Collection[str]) -> bool:
-    """Whether a file in a folder is read with another: tokens with their `.idx`, or a mask with its tokens."""
+    """Whether a file is read together with another one: tokens with their `.idx`, or a mask with its tokens."""
     tokens = file.parent / file.name.replace(OLMO_MASKS, OLMO_TOKENS, 1)
     return (file.suffix == BIN and str(_index_of(file)) in names) or (file != tokens and str(tokens) in names)
 
 
 def _main_files(files: list[AnyPath]) -> list[AnyPath]:
-    """Leave out files that may be mere checkpoints, such as text, if there are files of other formats; see `alone`."""
+    """Leave out files that may be mere notes, such as text, if there are files of other formats; see `alone`."""
     kinds = [format_by_name(file.name) for file in files]
     chosen = [kind for kind in FORMATS.values() if kind in kinds and not kind.alone]
     chosen = chosen or [kind for kind in FORMATS.values() if kind in kinds][:1]
@@ -330,9 +330,9 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
 
 
 def _tree(root: AnyPath) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
-    """Yield a folder and its subfolders, each once although links may lead to it, with all in them that is not hidden.
+    """Yield a folder and its subfolders, each once despite links, with all their entries that are not hidden.
 
-    Real folders come first. Raises a PackerError for a folder of another tool.
+    Real folders come before links. Raises a PackerError for a folder of another tool.
     """
     real, links = deque([root]), deque[AnyPath]()
     seen: set[str] = set()
@@ -365,7 +365,7 @@ def _name_bytes(path: AnyPath) -> bytes:
 
 
 def _joined(name: str, found: Sequence[Found]) -> Found:
-    """Join the files that were found at several paths, in this order. Raises a PackerError if a file is at two paths.
+    """Join the files found at several paths, in this order. Raises a PackerError if a file occurs twice.
 
     Files are named relative to their deepest common folder, so names do not change when the files are moved together.
     """
@@ -390,7 +390,7 @@ def _joined(name: str, found: Sequence[Found]) -> Found:
 
 
 def _place(path: AnyPath) -> str:
-    """Return an absolute path. The path of an object begins with its store."""
+    """Return an absolute path. For an object, it begins with its store."""
     return os.path.abspath(path) if isinstance(path, Path) else f"/{path}"  # noqa: PTH100 (resolve would follow links)
 
 
@@ -399,23 +399,23 @@ def _relative(file: AnyPath, root: AnyPath) -> str:
 
 
 def _is_packed(folder: AnyPath) -> bool:
-    """Whether a folder holds a packed dataset, rather than one with a manifest.json of another kind."""
+    """Whether a folder holds a packed dataset. A manifest.json of another kind does not count."""
     if not (folder / MANIFEST).is_file():
         return False
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return (folder / STATE).exists()  # damaged: `read_manifest` explains how
+        return (folder / STATE).exists()  # damaged: `read_manifest` explains the fault
     return isinstance(manifest, dict) and "format_version" in manifest
 
 
 class Foreign(NamedTuple):
-    """A kind of folder. In the code that converts it, PATH is its path and NAME its name."""
+    """A kind of folder of another tool. In `code`, PATH is the folder's path and NAME its name."""
 
     what: str
-    marks: tuple[str, ...]  # names in it or, after a slash, in a folder in it
-    words: tuple[bytes, ...]  # what a file that marks it must hold
-    package: str  # that the code needs; if it is empty, the code is the remedy in words
+    marks: tuple[str, ...]  # names in the folder or, after a slash, in a subfolder
+    words: tuple[bytes, ...]  # words that a marking file must contain
+    package: str  # package that the code needs; if empty, `code` is the remedy in words
     code: str
 
 
@@ -450,11 +450,11 @@ FOREIGN = tuple(Foreign(*each) for each in (
         'let Spark write what counts, by spark.read.parquet("PATH").write.parquet("NAME-parquet"), and pack that'),
 ))
 # fmt: on
-"""All kinds; the first that fits is named."""
+"""All kinds; the first match is named."""
 
 
 def _refuse_foreign(folder: AnyPath, names: Collection[str]) -> None:
-    """Raise a PackerError for a folder of another tool, by the names of all that is in it."""
+    """Raise a PackerError for a folder of another tool; `names` are all entries of the folder."""
     for kind in FOREIGN:
         for first, _, inside in (mark.partition("/") for mark in kind.marks):
             if first in names and _holds(folder / first, inside, kind.words):
@@ -471,5 +471,5 @@ def _holds(path: AnyPath, inside: str, words: Collection[bytes]) -> bool:
         if not words:
             return True
         with path.open("rb") as file:
-            content = file.read(64 << 20)  # an index.json of data may be longer, but none of these is
+            content = file.read(64 << 20)  # an index.json of data may be longer, but not these files
     return all(word in content for word in words)

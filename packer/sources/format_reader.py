@@ -1,4 +1,4 @@
-"""Readers: files of one format, opened, from which records or lists of tokens are read in blocks."""
+"""Readers: opened files of one format, from which records or token lists are read in blocks."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from packer.stores import AnyPath, RemotePath
 from packer.token_memory import TokenColumn
 
 Block: TypeAlias = Any
-"""What a reader cuts a file into: bytes, a record batch or records."""
+"""Unit that a reader cuts a file into: bytes, a record batch or records."""
 
 BLOCK = 1 << 20
-"""Bytes of records tokenized at once, some hundred thousand tokens."""
+"""Number of bytes of records tokenized together, some hundred thousand tokens."""
 
 ROWS = 1 << 12
-"""Largest number of records tokenized at once."""
+"""Maximum number of records tokenized together."""
 
 LISTS = 1 << 22
-"""Token ids decoded at once: 16 to 32 MB."""
+"""Number of token ids decoded together: 16 to 32 MB."""
 
 LIST_ROWS = 1 << 16
-"""Largest number of token lists decoded at once."""
+"""Maximum number of token lists decoded together."""
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
-"""Codecs of compressed files, by the endings of their names."""
+"""Codecs of compressed files, by file name ending."""
 
 
 BIN = ".bin"
-"""Ending of the file of tokens beside an `.idx` file."""
+"""Ending of the token file next to an `.idx` file."""
 
 OLMO_TOKENS, OLMO_MASKS = "token_ids", "labels_mask"
-"""Beginnings of the names of OLMo's arrays of tokens, and of those that say which of these are trained."""
+"""Name prefixes of OLMo's token arrays, and of its arrays that mark trained tokens."""
 
 
 class BatchStore(Protocol):
-    """Lists in memory: record batches in order, none empty. Several threads may read them at the same time."""
+    """Lists in memory, as non-empty record batches in order. Several threads may read them at the same time."""
 
     @property
     def owner(self) -> object:
-        """What keeps the memory alive."""
+        """Object that owns the memory."""
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Cumulative lengths of the batches, shape (batches,)."""
+        """Cumulative lengths of the batches; shape (batches,)."""
 
     @property
     def tokens(self) -> Mapping[str, TokenColumn]:
@@ -65,17 +65,17 @@ class BatchStore(Protocol):
         """Types of the columns."""
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Yield the named columns of each of these batches."""
+        """Yield the named columns of each of the given batches."""
 
     def whole(self) -> BatchStore:
-        """Return the same lists with all of their values in memory, also if they are in a store."""
+        """Return the same lists with all values in memory, even if the file is in object storage."""
 
 
 class Lists(NamedTuple):
     """Token lists of a file."""
 
     reader: Reader
-    """Decodes them."""
+    """Reader that decodes the lists."""
 
     has_labels: bool | None
     """Whether there are labels; None if there are no records."""
@@ -88,23 +88,23 @@ class Reader(Protocol):
     """A file of one format, or a piece of one, read in blocks of records.
 
     `blocks` cuts the file quickly, in one thread; `records` decodes a block in any thread. Subclasses that read record
-    batches may leave out every member but `open`, `file`, `fields` and `blocks`.
+    batches need to define only `open`, `file`, `fields` and `blocks`.
 
     `open`, `for_lists` and `for_records` raise a `PackerError` if the file cannot be read, and a `SourceError` if it is
     truncated or corrupt.
     """
 
     no_lists: ClassVar[str] = ""
-    """Why files of the format hold no lists of tokens, for a message; empty if they may."""
+    """Why files of this format contain no token lists, for a message; empty if they may contain some."""
 
     @classmethod
     def open(cls, file: SourceFile) -> Reader:
-        """Open a file: find its schema or its first record."""
+        """Open a file, and find its schema or its first record."""
 
     def for_lists(self, columns: Columns) -> Lists:
-        """Return the token lists of the file, given the columns to read.
+        """Return the token lists of the file; `columns` are the columns to read.
 
-        A PackerError is raised if a column is missing, or the format holds no lists.
+        Raises a PackerError if a column is missing, or if the format contains no lists.
         """
         if self.no_lists:
             raise PackerError(f"{self.file.name}: {self.no_lists}: set --tokenizer, or give another format")
@@ -118,12 +118,12 @@ class Reader(Protocol):
         return Lists(self, fields.get(columns.labels) is not None)
 
     def for_records(self) -> Reader:
-        """Return a reader of other records than token lists, such as text; raise a PackerError if there are none."""
+        """Return a reader for other records than token lists, such as text. Raises a PackerError if there are none."""
         return self
 
     @property
     def file(self) -> SourceFile:
-        """Name, path and size of the file; the size of a piece is its share."""
+        """Name, path and size of the file. The size of a piece is its share."""
 
     @property
     def path(self) -> AnyPath:
@@ -132,45 +132,45 @@ class Reader(Protocol):
 
     @property
     def rows(self) -> int | None:
-        """Number of records; None if it is known only after reading."""
+        """Number of records; None if unknown before reading."""
         return None
 
     @property
     def first_row(self) -> int:
-        """Number of records in the file before this piece; 0 for pieces whose records are located by line."""
+        """Number of records in the file before this piece; 0 if records are located by line."""
         return 0
 
     @property
     def place(self) -> Callable[[int], str]:
-        """Function from a record to its location, such as "rows.parquet row 17"; can be pickled."""
+        """Function that returns the location of a record, such as "rows.parquet row 17". Can be pickled."""
         return partial(place_of_row, self.file.name, self.first_row)
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
-        """Schema of the file, or its first valid record; None if there is no record."""
+        """Schema of the file, or its first valid record; None without records."""
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns in the schema or the first valid record; none if there is no record."""
+        """Column names in the schema or the first valid record; empty without records."""
         fields = self.fields
         return [*(fields.names if isinstance(fields, pa.Schema) else fields or ())]
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that records have these columns, which are to be kept, each once and in a type that can be kept."""
+        """Check the columns to keep: each must occur exactly once, with a type that can be kept."""
         if isinstance(self.fields, pa.Schema):
             require_kept(self.fields, columns, self.file.name)
 
     def cut(self, size: int) -> Sequence[Reader]:
-        """Cut into pieces of about `size` bytes, which depend on nothing but the file and `size`."""
+        """Cut into pieces of about `size` bytes. The cuts depend only on the file and `size`."""
         return (self,)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Block, int]]:
-        """Yield blocks of records with at least these columns, each with the bytes of the file up to its end."""
+        """Yield (block of records with at least these columns, number of bytes of the file up to its end)."""
 
     def records(self, block: Block, columns: Sequence[str]) -> tuple[BlockRecords, Faults]:
-        """Decode columns of a block; also return the errors for records that are not valid, which have no fields.
+        """Return (decoded columns of a block, errors of invalid records). Invalid records have no fields.
 
-        A record batch lacks columns that are not in the file: of two files of chats, one may have tools.
+        Columns that are not in the file are left out: only one of two chat files may have tools, for example.
         """
         for column in columns:
             if column not in block.schema.names:
@@ -178,23 +178,23 @@ class Reader(Protocol):
         return block, {}
 
     def names_in(self, block: Block, records: BlockRecords) -> Collection[str]:
-        """Return the names of the fields in a block that the schema may not have."""
+        """Return the names of fields in a block that may not be in the schema."""
         return () if isinstance(records, pa.RecordBatch) else set[str]().union(*records)
 
     def lines_of(self, block: Block) -> bytes | None:
-        """Return the lines that a block is made of; None if records are located by number."""
+        """Return the lines of a block; None if records are located by number."""
         return None
 
 
 @contextmanager
 def opened(path: AnyPath) -> Iterator[tuple[pa.NativeFile, pa.NativeFile]]:
-    """Yield a file, local or in object storage, and its content, decompressed if the ending of its path says so."""
+    """Yield a file, local or in object storage, and its content, decompressed if the ending of its path requires it."""
     with pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.OSFile(str(path)) as file:
         codec = CODECS.get(path.suffix)
         yield file, pa.CompressedInputStream(file, codec) if codec else file
 
 
 def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:
-    """Return the share of a file of `rows` rows that rows `start` to `stop` - 1 take, by their number."""
+    """Return the file with its size scaled to the rows `start` to `stop` - 1 of `rows`."""
     first, last = (file.bytes * row // max(rows, 1) for row in (start, stop))
     return replace(file, bytes=last - first)

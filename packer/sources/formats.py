@@ -1,4 +1,4 @@
-"""Formats of input files: how to recognize each, and the class that reads it.
+"""Formats of input files: how to recognize each format, and the class that reads it.
 
 `FORMATS` is the only registry. A new format is a reader class and an entry here.
 """
@@ -18,7 +18,7 @@ from packer.stores import AnyPath, RemotePath
 
 SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", "state.json"}
 SIDE_FILES |= {"dataset_dict.json", "_export.json"}
-"""Files that lie beside data, with the endings of data."""
+"""Files next to data that have the endings of data but are no data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +35,13 @@ class InputFormat:
     """Endings that compressed files add, such as ".gz"."""
 
     magic: tuple[bytes, ...] = ()
-    """Possible first bytes of a file; empty if files are recognized by their names alone."""
+    """Possible first bytes of a file; empty if files are recognized only by name."""
 
     alone: bool = False
-    """Whether files in a folder are left out if it has files of other formats, because they may be mere notes."""
+    """Whether such files are left out if the folder has files of other formats, because they may be mere notes."""
 
     reader: str
-    """Module and name of its reader class, such as "packer.sources.parquet.ParquetReader"; imported on first use."""
+    """Module and name of the reader class, such as "packer.sources.parquet.ParquetReader"; imported on first use."""
 
     @property
     def all_endings(self) -> tuple[str, ...]:
@@ -50,14 +50,14 @@ class InputFormat:
 
     @property
     def reader_class(self) -> type[Reader]:
-        """The class whose method `open` opens a file."""
+        """Class whose method `open` opens a file."""
         module, name = self.reader.rsplit(".", 1)
         found: type[Reader] = getattr(import_module(module), name)
         return found
 
 
 class _Codec(NamedTuple):
-    """A way to compress a file."""
+    """A compression of files."""
 
     name: str
     magic: bytes
@@ -74,8 +74,8 @@ _COMPRESSED = (
     _Codec("lz4", b"\x04\x22\x4d\x18", ".lz4", "unlz4"),
 )
 _READ = (".gz", ".zst")
-_LOOKED_AT = 18  # bytes: a header of zstd
-_LARGEST_WINDOW = 1 << 27  # bytes, of the library of zstd unless it is told otherwise
+_LOOKED_AT = 18  # number of bytes: the size of a zstd header
+_LARGEST_WINDOW = 1 << 27  # default limit of the zstd library, in bytes
 
 FORMATS: dict[str, InputFormat] = {
     "arrow": InputFormat(
@@ -148,11 +148,11 @@ def format_by_name(name: str) -> InputFormat | None:
 def _format_of(path: AnyPath, name: str) -> InputFormat:
     """Return the format of a file.
 
-    The first bytes decide. The name decides for formats without characteristic first bytes, and for files that begin
-    like no format. A PackerError is raised if the format is unknown, or the file cannot be read.
+    The first bytes decide. The name decides for formats without characteristic first bytes, and for files whose first
+    bytes match no format. Raises a PackerError if the format is unknown, or if the file cannot be read.
     """
     by_name = format_by_name(path.name)
-    if by_name is not None and not by_name.magic and isinstance(path, RemotePath):  # saves a request for each object
+    if by_name is not None and not by_name.magic and isinstance(path, RemotePath):  # saves one request per object
         return by_name
     with reading(name), path.open("rb") as file:
         start = file.read(_LOOKED_AT)
@@ -168,7 +168,7 @@ def _format_of(path: AnyPath, name: str) -> InputFormat:
 
 
 def _refuse_compressed(start: bytes, file_name: str, name: str) -> None:
-    """Raise a PackerError for a file that is compressed in a way that is not read, or whose name does not say so."""
+    """Raise a PackerError for a file with an unsupported compression, or whose name lacks its ending."""
     codec = next((each for each in _COMPRESSED if start.startswith(each.magic)), None)
     if codec is None:
         return
@@ -189,11 +189,11 @@ def _refuse_compressed(start: bytes, file_name: str, name: str) -> None:
 
 
 def _zstd_window(start: bytes) -> int:
-    """Return the bytes of memory that the first frame of zstd needs, by its header; see RFC 8878, section 3.1.1.1."""
+    """Return the number of bytes of memory that the first zstd frame needs; see RFC 8878, section 3.1.1.1."""
     if len(start) < _LOOKED_AT:
         return 0
     descriptor, after = start[4], start[5:]
-    if not descriptor & 0x20:  # not a single segment, which needs as much as it holds
+    if not descriptor & 0x20:  # not a single segment, which needs as much memory as its content
         return (1 << 10 + (after[0] >> 3)) // 8 * (8 + (after[0] & 7))
     after = after[(0, 1, 2, 4)[descriptor & 3] :]
     size = (1, 2, 4, 8)[descriptor >> 6]
@@ -212,8 +212,8 @@ def known_formats() -> str:
 def require_regular(path: AnyPath, name: str) -> None:
     """Raise a PackerError unless this is a regular file, which can be read more than once; links are followed.
 
-    Reading a pipe may block, and a device may never end, so neither is opened. The path must be UTF-8, since neither
-    Arrow nor a manifest can hold another.
+    Pipes and devices are not opened: reading a pipe may block, and a device may never end. The path must be UTF-8,
+    because Arrow and manifests store only UTF-8.
     """
     try:
         str(path).encode()
@@ -232,12 +232,12 @@ def require_regular(path: AnyPath, name: str) -> None:
 
 
 def is_data(name: str) -> bool:
-    """Whether a file, by its name, is data rather than a file beside it."""
+    """Whether a file, judged by its name, is data and not a file next to data."""
     return bool(ending_of(name)) and name not in SIDE_FILES
 
 
 def open_readers(found: Found) -> list[Reader]:
-    """Open each file of a source, or its table: find their schemas or first records."""
+    """Open each file of a source, or its table, and find schemas or first records."""
     if found.table is not None:
         from packer.sources.arrow_files import ArrowReader
 

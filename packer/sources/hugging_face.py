@@ -1,6 +1,6 @@
-"""What `datasets` would read: saved datasets, objects, the Hub, and the configurations and splits of a folder's files.
+"""Find what `datasets` would read: saved datasets, objects, the Hub, and configurations and splits in a folder.
 
-Configurations are those that the README.md of a folder names; without them, the names of files say what their split is.
+Configurations are those in the folder's README.md. Without them, file names determine the splits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
-"""Files that `save_to_disk` writes into the folder of a `Dataset`, and of a `DatasetDict`."""
+"""Files that `save_to_disk` writes to the folder of a `Dataset` and of a `DatasetDict`."""
 
 REPORT = "tokenized.json"
 """Report that `packer tokenize` adds to the folder of a dataset."""
@@ -37,8 +37,8 @@ _TIMEOUT = 10  # seconds for the Hub to answer
 def find_saved(folder: AnyPath, split: str | None) -> Found:
     """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
 
-    The split names a dataset in a `DatasetDict`, and may be None if there is only one. A PackerError is raised if the
-    folder has an indices mapping beside the data, as versions of `datasets` before 2 saved it.
+    The split names a dataset in a `DatasetDict`, and may be None if there is only one. Raises a PackerError if the
+    folder has an indices mapping next to the data, as `datasets` before version 2 saved it.
     """
     inside = ""
     if (folder / SPLITS).exists():
@@ -66,13 +66,13 @@ def find_saved(folder: AnyPath, split: str | None) -> Found:
 
 
 def is_dataset(source: object) -> bool:
-    """Whether this is a `datasets.Dataset` or `DatasetDict`."""
-    datasets = sys.modules.get("datasets")  # imported by whoever made the object
+    """Whether `source` is a `datasets.Dataset` or `DatasetDict`."""
+    datasets = sys.modules.get("datasets")  # already imported by the code that made the object
     return datasets is not None and isinstance(source, (datasets.Dataset, datasets.DatasetDict))
 
 
 def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
-    """Find the Arrow table of a `datasets` object. Rows that `shuffle` or `filter` chose are written first by it."""
+    """Find the Arrow table of a `datasets` object. `datasets` first writes rows that were shuffled or filtered."""
     if isinstance(dataset, dict):
         chosen = _choose_split(name, list(dataset), split)
         return find_table(dataset[chosen], None, f"{name}/{chosen}")
@@ -89,14 +89,14 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
 
 
 def find_on_hub(source: str, split: str | None) -> Found:
-    """Download a dataset of the Hugging Face Hub, as in "org/name" or "org/name:config", or find it in the cache."""
+    """Download a dataset from the Hugging Face Hub ("org/name" or "org/name:config"), or find it in the cache."""
     import datasets
     from huggingface_hub import HfApi, constants
 
     hub_id, config = split_configuration(source)
     missing = f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub"
     if not constants.HF_HUB_OFFLINE:
-        try:  # `load_dataset` alone retries for 23 s before it gives up
+        try:  # asks first, because `load_dataset` retries for 23 s before it gives up
             HfApi().dataset_info(hub_id, timeout=_TIMEOUT)
         except Exception as error:  # types differ by version and HTTP library
             if hub_is_unreachable(error):
@@ -127,7 +127,7 @@ def find_on_hub(source: str, split: str | None) -> Found:
 
 
 def _choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
-    """Return the requested split, or the only one. Raises an OtherSourceError if there is no such split."""
+    """Return the requested split, or the only one. Raises an OtherSourceError if it does not exist."""
     found = ", ".join(splits) or "none"
     if split is None and len(splits) == 1:
         return splits[0]
@@ -146,7 +146,7 @@ def no_splits(what: str, split: str) -> OtherSourceError:
 
 
 def _file_names(state: AnyPath, files: object) -> list[str]:
-    """Return the file names that a state.json lists; entries that also say "skip" or "take" are refused."""
+    """Return the file names in a state.json. Entries with "skip" or "take" are refused."""
     entries = files if isinstance(files, list) else [None]
     names = [file["filename"] for file in entries if isinstance(file, dict) and [*file] == ["filename"]]
     if len(names) < len(entries) or not all(isinstance(name, str) for name in names):
@@ -156,7 +156,7 @@ def _file_names(state: AnyPath, files: object) -> list[str]:
 
 
 def _require_plain(file: AnyPath, names: Sequence[str]) -> None:
-    """Raise a SourceError if a listed name leads out of the folder, before any of the files is opened."""
+    """Raise a SourceError if a listed name leads out of the folder. Call it before any file is opened."""
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise SourceError(f"{file}: names {name!r}, not a plain name in this folder; save the dataset again")
@@ -185,16 +185,16 @@ log = logging.getLogger(__name__)
 
 
 class Configuration(NamedTuple):
-    """A name for some files of a folder, in splits. Without patterns, the names of files say what their split is."""
+    """Some files of a folder under a name, in splits. Without patterns, file names determine the splits."""
 
     name: str
     is_default: bool
-    folder: str  # in which patterns begin
-    patterns: Mapping[str, Sequence[str]] | None  # of the files of each split
+    folder: str  # folder in which patterns begin
+    patterns: Mapping[str, Sequence[str]] | None  # patterns for the files of each split
 
 
 def configurations_in(folder: AnyPath) -> dict[str, Configuration]:
-    """Return the configurations that the README.md of a folder names. Raises a PackerError if they are malformed."""
+    """Return the configurations in a folder's README.md. Raises a PackerError if they are malformed."""
     file = folder / README
     with reading(str(file)):
         text = file.read_bytes().decode(errors="replace") if file.is_file() else ""
@@ -227,7 +227,7 @@ def _configuration(entry: Mapping[str, Any]) -> Configuration:
 
 
 def choose_configuration(folder: str, found: Mapping[str, Configuration], name: str | None) -> Configuration:
-    """Return the configuration of a name or, without a name, the only one or the default."""
+    """Return the configuration with this name; without a name, the only one or the default."""
     names = ", ".join(found) or "none"
     if name is not None:
         if name in found:
@@ -244,9 +244,10 @@ def choose_configuration(folder: str, found: Mapping[str, Configuration], name: 
 
 
 def files_of_configuration(name: str, chosen: Configuration, names: Collection[str], split: str | None) -> list[str]:
-    """Return the files of a split of a configuration, in its order, from the names of all files in its folder.
+    """Return the files of a split of a configuration, in its order; `names` are all files in its folder.
 
-    Raises a PackerError if a pattern matches no file, or one that another matches, and for splits as `_choose_split`.
+    Raises a PackerError if a pattern matches no file, or a file that another pattern matches, and for splits like
+    `_choose_split`.
     """
     before = "".join(f"{part}/" for part in chosen.folder.split("/") if part not in ("", "."))
     patterns = chosen.patterns
@@ -267,12 +268,12 @@ def files_of_configuration(name: str, chosen: Configuration, names: Collection[s
 
 
 def _matching(pattern: str, names: Collection[str]) -> list[str]:
-    """Return the names that a pattern matches: a file, a folder with all inside, or a glob, which matches data only."""
+    """Return the names that a pattern matches: a file, all files in a folder, or a glob, which matches only data."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if "/".join(parts) in names:
         return ["/".join(parts)]
     parts += [] if any(wildcard in pattern for wildcard in "*?[") else ["**"]
-    special = sum(part.startswith("__") for part in parts[:-1])  # folders of tools, which a glob must name
+    special = sum(part.startswith("__") for part in parts[:-1])  # folders of tools; a glob must name them explicitly
     split = [(name, name.split("/")) for name in names if is_data(name.rpartition("/")[2])]
     return [
         name for name, of in split if sum(part.startswith("__") for part in of[:-1]) == special and _fits(of, parts)
@@ -291,15 +292,15 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
     """Sort files, named relative to the source with "/" between folders, into splits by their names.
 
-    The first of three rules that matches any file is applied to all of them; files that it does not match are in no
+    The first of three rules that matches any file is applied to all files. Files that it does not match are in no
     split:
 
-    1. shards such as `data/train-00000-of-00002.parquet`, in which any word is a split;
+    1. shards such as `data/train-00000-of-00002.parquet`; any word may be a split;
     2. folders named after a split, such as `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
     3. files named after a split, such as `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
 
-    The splits train, validation and test come first, the others are sorted; their files keep the order of `names`. A
-    file that is named after two splits is in both. Without a match, there are no splits.
+    The splits train, validation and test come first, the others are sorted; files keep the order of `names`. A file
+    named after two splits is in both. Without a match, there are no splits.
     """
     names = list(names)
     shards = {name: match[1] for name in names if (match := _SHARD.fullmatch(name))}
@@ -307,7 +308,7 @@ def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
         found = set(shards.values())
         ordered = [split for split in _KEYWORDS if split in found] + sorted(found - {*_KEYWORDS})
         return {split: [name for name in shards if shards[name] == split] for split in ordered}
-    for after in (rf"(?:{_SEPARATOR}[^/]*)?/", rf"{_SEPARATOR}[^/]*$"):  # the words in a folder's, then a file's name
+    for after in (rf"(?:{_SEPARATOR}[^/]*)?/", rf"{_SEPARATOR}[^/]*$"):  # words in a folder name, then in a file name
         begin = rf"(?:^|/)(?:[^/]*{_SEPARATOR})?"
         patterns = {split: re.compile(f"{begin}(?:{'|'.join(words)}){after}") for split, words in _KEYWORDS.items()}
         splits = {split: [name for name in names if pattern.search(name)] for split, pattern in patterns.items()}
@@ -317,7 +318,7 @@ def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]], split: str | None) -> Sequence[str]:
-    """Return the files of the requested split, or of the only one. `files` is the number of all files.
+    """Return the files of the requested split, or of the only one. `files` is the total number of files.
 
     Raises an OtherSourceError if the split does not exist, or must be chosen.
     """

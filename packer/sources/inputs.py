@@ -1,4 +1,4 @@
-"""Inputs: a file whose documents lie in memory, or are decoded; both yield checked documents in order."""
+"""Inputs: files whose documents are in memory or are decoded. Both yield checked documents in order."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ Step: TypeAlias = Callable[[Batch], Batch]
 
 
 class Chunk(NamedTuple):
-    """Consecutive documents of an input, checked."""
+    """Consecutive checked documents of an input."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens of each."""
+    """Number of tokens of each document, shape (documents,)."""
 
     done: int
-    """Bytes of the file up to the end of these."""
+    """Number of bytes of the file up to the end of these documents."""
 
     extra: Mapping[str, Sequence[pa.Array]]
-    """Extra columns that were asked for."""
+    """Requested extra columns."""
 
     counts: Mapping[str, int] = {}
     """See `Batch.counts`."""
 
     rejected: tuple[DocumentError, ...] = ()
-    """Errors of documents that are left out, each empty here; ascending."""
+    """Errors of rejected documents, which are empty here; ascending."""
 
 
-_DOCUMENTS = 1 << 20  # whose lengths are yielded together: 4 MB
-_CHUNKS = 1 << 10  # record batches, if they are small
+_DOCUMENTS = 1 << 20  # number of documents whose lengths are yielded together: 4 MB
+_CHUNKS = 1 << 10  # maximum number of small record batches read together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +70,13 @@ class MappedLists:
     """An input whose lists are in memory: a mapped file, a table, or the mapped decoded copy of an input."""
 
     is_mapped: ClassVar[bool] = True
-    """Whether the documents can be addressed where they are."""
+    """Whether the documents can be addressed in place."""
 
     reader: Reader
-    """Decodes them; of a decoded copy, that of the original file."""
+    """Reader that decodes the lists; for a decoded copy, the reader of the original file."""
 
     stores: tuple[BatchStore, ...]
-    """Record batches in order; those of a decoded copy are in several files."""
+    """Record batches in order. A decoded copy may have several files."""
 
     columns: Columns
     labels: bool
@@ -86,7 +86,7 @@ class MappedLists:
     """Whether this is a decoded copy."""
 
     numbers_documents: str = ""
-    """Column that numbers the documents of each record from 0, if there is one: then the reader locates records."""
+    """Column that numbers the documents of each record from 0, if any. The reader then locates records."""
 
     @property
     def file(self) -> SourceFile:
@@ -114,12 +114,12 @@ class MappedLists:
         return next((self.types_in(store) for store in self.stores if len(store.ends)), {})
 
     def types_in(self, store: BatchStore) -> dict[str, pa.DataType]:
-        """Return the types of the extra columns in one of the stores, as `chunks` has them."""
+        """Return the types of the extra columns in one of the stores, as in `chunks`."""
         names, widths = self.columns.extra, self.columns.widths
         return {name: wide_type(store.schema.field(name).type, widths.get(name)) for name in names}
 
     def tokens(self, name: str) -> TokenColumn:
-        """Return the addresses of the column of this name, that with the tokens or that with the labels."""
+        """Return the addresses of the token or label column with this name."""
         return TokenColumn.joined([store.tokens[name] for store in self.stores])
 
     def arrays(self, *names: str) -> Iterator[list[pa.Array]]:
@@ -133,9 +133,10 @@ class MappedLists:
         return (dict(zip(names, arrays, strict=True)) for arrays in self.arrays(*names))
 
     def chunks(self, extra: Sequence[str] = ()) -> Iterator[Chunk]:
-        """Check the documents, and yield about a million at a time, with these extra columns.
+        """Check the documents, and yield about a million at a time, with the given extra columns.
 
-        Raises a DocumentError, with its place, if a document is invalid. Gathering checks values of tokens.
+        Raises a DocumentError, with its place, if a document is invalid. Token values are checked when they are
+        gathered.
         """
         columns, count, size = self.columns, max(self.rows, 1), self.file.bytes
         names = (columns.input_ids, *((columns.labels,) if self.labels else ()), *columns.per_token)
@@ -168,7 +169,7 @@ class MappedLists:
         return self.reader.place(record)
 
     def _reading(self) -> AbstractContextManager[None]:
-        """Convert errors of reading the file, or the decoded copy of it."""
+        """Convert errors raised while reading the file or its decoded copy."""
         for store in self.stores[: int(self.is_copy)]:
             assert isinstance(store, MappedFile)
             return reading_copy(store.state.path.parent, self.file.name)
@@ -179,7 +180,7 @@ def _slice(records: BlockRecords, first: int, last: int) -> BlockRecords:
     return records.slice(first, last - first) if isinstance(records, pa.RecordBatch) else records[first:last]
 
 
-_THREADS = 2  # of an input that is read alone
+_THREADS = 2  # number of threads for an input that is read alone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,35 +188,35 @@ class DecodedInput:
     """A file, or a piece of one, whose documents are decoded each time they are read."""
 
     is_mapped: ClassVar[bool] = False
-    """Whether the documents can be addressed where they are."""
+    """Whether the documents can be addressed in place."""
 
     reader: Reader
     needed: tuple[str, ...]
     """Columns to read."""
 
     extra: tuple[str, ...]
-    """Columns among them with further values of the documents; those that `decode` does not return are kept as is."""
+    """Columns among `needed` to carry along. `decode` returns some of them; the others are copied unchanged."""
 
     decode: Callable[[BlockRecords], Batch]
-    """Function from records to documents. Its DocumentErrors have the number of a record. Can be pickled."""
+    """Function that converts records to documents. Its DocumentErrors have a record number. Can be pickled."""
 
     empty: Batch
-    """Takes the place of the documents of a record that cannot be used."""
+    """Documents that replace those of a record that cannot be used."""
 
     is_slow: bool
-    """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
+    """Whether decoding is slow enough to run ahead in several threads, at the cost of memory."""
 
     has_labels: bool | None
     """Whether the documents have labels after all steps; None if there are no documents."""
 
     masks: tuple[str, ...] = ()
-    """Columns by which `decode` strips padding, or makes labels."""
+    """Columns with which `decode` strips padding or makes labels."""
 
     steps: tuple[Step, ...] = ()
-    """What each batch passes through, in order."""
+    """Steps applied to each batch, in order."""
 
     numbers_documents: str = ""
-    """Column that numbers the documents of each record from 0, if a record makes any number of them; if not, one."""
+    """Column that numbers the documents of each record from 0; empty if each record makes one document."""
 
     skips: bool = False
     """Whether records that cannot be used are rejected."""
@@ -227,12 +228,12 @@ class DecodedInput:
 
     @property
     def rows(self) -> int | None:
-        """Number of documents; None if it is known only after reading."""
+        """Number of documents; None if unknown before reading."""
         return None if self.numbers_documents else self.reader.rows
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Declared types of the extra columns; empty if the file has no schema or no documents. JSON declares none."""
+        """Declared types of the extra columns; empty without a schema or documents. JSON declares no types."""
         fields = self.reader.fields
         if not isinstance(fields, pa.Schema) or self.rows == 0:
             return {}
@@ -244,9 +245,9 @@ class DecodedInput:
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, checked, one `Batch` per block. Raises a DocumentError if one is invalid.
+        """Yield the checked documents in order, one `Batch` per block. Raises a DocumentError if one is invalid.
 
-        Blocks are decoded in the threads of `pool`, or of a small pool of its own.
+        Blocks are decoded in the threads of `pool`, by default a small separate pool.
         """
         blocks = self.reader.blocks(self.needed)
         with reading(self.file.name):
@@ -258,7 +259,7 @@ class DecodedInput:
                 yield from self._numbered(results)
 
     def chunks(self, extra: Sequence[str] = ()) -> Iterator[Chunk]:
-        """Yield the documents in order, checked, with these extra columns. Raises a DocumentError if one is invalid."""
+        """Yield the checked documents in order, with these extra columns. Raises a DocumentError if one is invalid."""
         for batch in self.batches():
             lengths, values = (
                 list_lengths(batch.input_ids).astype(np.int32),
@@ -271,7 +272,7 @@ class DecodedInput:
         return ({name: batch.extra[name] for name in names} for batch in self.batches())
 
     def _decoded(self, block: tuple[Block, int]) -> Batch:
-        """Decode a block, given with the bytes of the file up to its end, and let it pass through all steps."""
+        """Decode a block and apply all steps; `block` is (block, bytes of the file up to its end)."""
         content, done = block
         records, faults = self.reader.records(content, self.needed)
         try:
@@ -294,7 +295,7 @@ class DecodedInput:
         return batch
 
     def _first_fault(self, records: BlockRecords, fault: DocumentError) -> DocumentError:
-        """Return the error of the first record that cannot be used, given any: earlier ones may fail later checks."""
+        """Find the first unusable record. `fault` is any error; earlier records may fail later checks."""
         while 0 < fault.row < len(records):
             records = _slice(records, 0, fault.row)
             try:
@@ -305,16 +306,16 @@ class DecodedInput:
         return fault
 
     def _usable(self, records: BlockRecords, faults: Faults) -> Batch:
-        """Decode records without those that cannot be used, whose errors are added to `faults`."""
+        """Decode the usable records. The errors of the others are added to `faults`."""
         parts = [*self._parts(records, 0, faults)]
         if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
             records = [{} if row in faults else record for row, record in enumerate(records)]
         return self._with_kept(joined_batches(parts), records)
 
     def _parts(self, records: BlockRecords, first: int, faults: Faults) -> Iterator[Batch]:
-        """Yield the documents of records, the first of which has the number `first` in its block.
+        """Yield the documents of records; `first` is the number of the first record in its block.
 
-        Halves are decoded where the whole cannot be, so a fault costs few attempts.
+        If decoding fails, the records are halved recursively, so one fault costs few attempts.
         """
         count = len(records)
         if not faults.keys() & range(first, first + count):
@@ -336,7 +337,7 @@ class DecodedInput:
             yield from self._parts(_slice(records, half, count), first + half, faults)
 
     def _with_kept(self, batch: Batch, records: BlockRecords) -> Batch:
-        """Add the columns that are kept as they are, and numbers of documents if a record makes several."""
+        """Add columns that are kept unchanged, and document numbers if a record makes several documents."""
         extra: dict[str, pa.Array] = dict.fromkeys(self.extra) | batch.extra  # in this order
         for name in (name for name in self.extra if name not in batch.extra):
             extra[name] = values_of_column(records, name)
@@ -350,7 +351,7 @@ class DecodedInput:
         return batch._replace(extra=extra)
 
     def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield batches; errors with the index of a document in its batch get its index in the input, and its place."""
+        """Yield batches. Converts the index in a DocumentError to an index and a location in the input."""
         row = records = 0
         try:
             for batch in batches:
@@ -363,12 +364,12 @@ class DecodedInput:
             raise fault from None
 
     def place(self, row: int) -> str:
-        """Return the location of a document. If records make any number of documents, this is the file alone."""
+        """Return the location of a document; only the file if records make any number of documents."""
         return self.file.name if self.numbers_documents else self.reader.place(row)
 
 
 Input: TypeAlias = DecodedInput | MappedLists
-"""A file or a dataset in memory, opened: its documents are decoded, or lie in memory."""
+"""An opened file or dataset in memory, whose documents are decoded or are in memory."""
 
 
 def open_lists(lists: Lists, columns: Columns, *, in_place: bool, skips: bool) -> Input:
@@ -377,8 +378,8 @@ def open_lists(lists: Lists, columns: Columns, *, in_place: bool, skips: bool) -
     Args:
         lists: lists of the file.
         columns: columns to read.
-        in_place: whether lists that lie in memory stay there, unless a value is JSON; the masks are not applied there.
-        skips: whether documents that cannot be used are rejected, so that all lists are decoded.
+        in_place: whether lists in memory stay there, unless a value is JSON; masks are not applied to them.
+        skips: whether unusable documents are rejected; all lists are then decoded.
     """
     if lists.store is not None and in_place and not skips:
         mapped = MappedLists(reader=lists.reader, stores=(lists.store,), columns=columns, labels=bool(lists.has_labels))
@@ -388,7 +389,7 @@ def open_lists(lists: Lists, columns: Columns, *, in_place: bool, skips: bool) -
 
 
 def decoded_lists(lists: Lists, columns: Columns, *, makes_labels: bool, skips: bool) -> DecodedInput:
-    """Return token lists as an input that checks them, and applies masks; `makes_labels` if these say what is trained.
+    """Return token lists as an input that checks them and applies masks. `makes_labels`: masks mark trained tokens.
 
     Without documents, it is unknown whether there are labels.
     """
@@ -413,9 +414,10 @@ def decoded_lists(lists: Lists, columns: Columns, *, makes_labels: bool, skips: 
 
 
 def all_in_place(input_: Input, names: Sequence[str], test: Callable[..., bool]) -> bool:
-    """Whether a test holds for these columns of each record batch; false unless they are mapped, on this machine.
+    """Whether a test holds for the columns `names` of every record batch. False unless they are mapped and local.
 
-    Lists in object storage are not looked at, which would take each rank as long as all together need to decode them.
+    Lists in object storage are not read: each rank would have to read all of them, which takes as long as decoding them
+    once, shared among all ranks.
     """
     if not isinstance(input_, MappedLists) or isinstance(input_.file.path, RemotePath):
         return False
@@ -424,11 +426,11 @@ def all_in_place(input_: Input, names: Sequence[str], test: Callable[..., bool])
     return False
 
 
-_SAMPLED = 1 << 16  # tokens whose numbers of values are compared
+_SAMPLED = 1 << 16  # number of tokens sampled to determine values per token
 
 
 def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int]:
-    """Return the number of values that most tokens have at the beginning, of columns of lists of lists."""
+    """Return, for columns of lists of lists, the most frequent number of values per token, sampled at the beginning."""
     found: dict[str, int] = {}  # 0 for lists of numbers
     for input_ in inputs:
         flat = [name for name, kind in input_.declared_types.items() if not is_nested(plain_type(kind))]
@@ -449,8 +451,8 @@ def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int
 def check_types(owner: str, names: Sequence[str], inputs: Sequence[Input], numbers: Sequence[str]) -> None:
     """Raise a SourceError if the types that files declare for extra columns do not fit together.
 
-    They need a common type; of files that stay mapped, the same one; and for `numbers`, one of whole numbers, whose
-    values are checked when rows are planned.
+    Columns need a common type; files that stay mapped need the same type. Columns in `numbers` need a type of whole
+    numbers; their values are checked when rows are planned.
     """
     types = [
         (each.file.name, {name: plain_type(kind) for name, kind in each.declared_types.items()}) for each in inputs

@@ -1,8 +1,8 @@
-"""JSON, plain or compressed: a file with an object per line, or with one array of objects.
+"""JSON, plain or compressed: files with one object per line, or with one array of objects.
 
 A plain file of lines is cut into pieces, which are read in parallel. Other files are parsed block by block while the
-next block is read. pyarrow parses a block of token lists. If that fails, Python reads its lines one by one, and finds
-the lines at fault.
+next block is read. pyarrow parses blocks of token lists. If it fails, Python reads the lines one by one and finds the
+faulty ones.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from packer.sources.list_checks import BlockRecords, Faults
 from packer.sources.meanings import ONLY_LISTS
 from packer.stores import AnyPath
 
-_FIRST = 1 << 16  # bytes read at once to find the first record
-_SHORT = 1 << 14  # bytes of a line that is read a second time, a hundredth of the work for its block
-_BLOCK = 1 << 22  # bytes of token lists parsed at once, in over ten times the memory; a longer line extends it
+_FIRST = 1 << 16  # number of bytes read at once to find the first record
+_SHORT = 1 << 14  # maximum length in bytes of a line that is parsed twice: 1% of the work for its block
+_BLOCK = 1 << 22  # bytes of token lists parsed at once, in over ten times the memory; a longer line enlarges the block
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class JsonFile(Reader):
 
     file: SourceFile
     is_array: bool
-    """Whether the file holds one array, each element of which is read as a line."""
+    """Whether the file holds one array; each element is then read like a line."""
 
     block: int
     fields: Mapping[str, object] | None = None
@@ -51,7 +51,7 @@ class JsonFile(Reader):
     """Columns of token lists, which pyarrow parses; None for other records."""
 
     types: dict[str, pa.DataType] = field(default_factory=dict, compare=False)
-    """Types of the extra columns in all records so far; parsing is fast while new values fit them."""
+    """Types of the extra columns seen so far. Blocks whose values fit are parsed fast."""
 
     start: int = 0
     stop: int | None = None
@@ -59,7 +59,7 @@ class JsonFile(Reader):
 
     @classmethod
     def open(cls, file: SourceFile) -> JsonFile:
-        """Open a file: read its first valid record."""
+        """Open a file, and read its first valid record."""
         return _open(file, format_reader.BLOCK)
 
     def for_lists(self, columns: Columns) -> Lists:
@@ -67,14 +67,14 @@ class JsonFile(Reader):
         _, has_labels, _ = Reader.for_lists(self, columns)
         record, types = self.fields or {}, dict.fromkeys(columns.extra, pa.null())
         for column in columns.extra:
-            with contextlib.suppress(DocumentError):  # which is raised when the documents are read
+            with contextlib.suppress(DocumentError):  # raised again when the documents are read
                 types[column] = infer([record.get(column)], column).type
         no_numbers = pa.list_(pa.null())
         types |= {column: join(types[column], no_numbers) or no_numbers for column in columns.per_token}
         return Lists(replace(self, block=_BLOCK, lists=columns if record else None, types=types), has_labels)
 
     def cut(self, size: int) -> Sequence[Reader]:
-        """Cut a plain file between lines, near multiples of `size`; an array or a compressed file stays whole."""
+        """Cut a plain file between lines, near multiples of `size`. Arrays and compressed files stay whole."""
         if self.is_array or self.path.suffix in CODECS or self.file.bytes <= size:
             return (self,)
         with reading(self.file.name), self.path.open("rb") as file:
@@ -85,7 +85,7 @@ class JsonFile(Reader):
         ]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
-        """Yield blocks of whole lines, with the bytes of the piece read so far."""
+        """Yield (block of whole lines, number of bytes of the piece read so far)."""
         with reading(self.file.name):
             if self.is_array:
                 yield from _array_blocks(self.path, self.block)
@@ -93,7 +93,7 @@ class JsonFile(Reader):
                 yield from _line_blocks(self.path, self.block, self.start, self.stop)
 
     def records(self, block: bytes, columns: Sequence[str]) -> tuple[BlockRecords, Faults]:
-        """Parse every line that is not blank: all at once if they are token lists that pyarrow takes, or one by one."""
+        """Parse every line that is not blank: with pyarrow if it accepts the token lists, otherwise line by line."""
         if self.lists is not None:
             parsed = _parse_lines(block, self.lists, self.types, has_labels=self.lists.labels in columns)
             if parsed is not None:
@@ -104,21 +104,21 @@ class JsonFile(Reader):
         return _read_records(_filled_lines(block))
 
     def names_in(self, block: bytes, records: BlockRecords) -> Collection[str]:
-        """Return the names of all fields; of token lists that pyarrow parsed, of the first line if it is short."""
+        """Return the names of all fields in a block. If pyarrow parsed it, reads only the first line if short."""
         if not isinstance(records, pa.RecordBatch):
             return set[str]().union(*records)
-        with contextlib.suppress(DocumentError):  # blank, or with a field twice, which pyarrow takes
+        with contextlib.suppress(DocumentError):  # a blank line or a repeated field, both of which pyarrow accepts
             return _read_record(block[: max(block.find(b"\n", 0, _SHORT), 0)])
         return ()
 
     def lines_of(self, block: bytes) -> bytes | None:
-        """Return the block, which is made of the lines of the file; None for an array."""
+        """Return the block, which consists of lines of the file; None for an array, whose elements are not lines."""
         return None if self.is_array else block
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that each of these columns is in some record. It is null in records without it.
+        """Check that each of these columns is in some record. Records without it get null.
 
-        Only a file whose first record lacks one is searched.
+        The file is searched only if its first record lacks a column.
         """
         for column in columns:
             if self.fields is None or column in self.fields:
@@ -128,7 +128,7 @@ class JsonFile(Reader):
                 raise PackerError(f"{self.file.name}: no column '{column}' (found: {found}); all files need it")
 
     def _has(self, column: str) -> bool:
-        """Whether a valid record has a column, up to where an array is damaged."""
+        """Whether any valid record has a column. In a damaged array, only records before the damage count."""
         names = _spellings(column)
         with contextlib.suppress(DocumentError):
             for line in chain.from_iterable(_filled_lines(block) for block, _ in self.blocks(())):
@@ -139,11 +139,11 @@ class JsonFile(Reader):
 
     @property
     def place(self) -> Callable[[int], str]:
-        """Function from a record to its location: its line, or its row in an array."""
+        """Function that returns the location of a record: its line, or its row in an array."""
         return partial(place_of_row, self.file.name, 0) if self.is_array else self.line_of
 
     def line_of(self, row: int) -> str:
-        """Return the line of a record, such as "rows.jsonl line 18"; reads the file again."""
+        """Return the line of a record, such as "rows.jsonl line 18". Reads the file again."""
         line = lines_before(self.path, self.start)
         for block, _ in _line_blocks(self.path, _BLOCK, self.start, self.stop):
             numbers = filled_line_numbers(block)
@@ -181,10 +181,9 @@ _LIST = pa.list_(pa.int32())
 def _parse_lines(
     block: bytes, columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool
 ) -> pa.RecordBatch | None:
-    """Parse a block of whole lines with token lists; columns that a line lacks are null there.
+    """Parse a block of whole lines with token lists. Columns that a line lacks are null there.
 
-    `types` are tried first for the extra columns, and may differ from block to block. Returns None if a line may be
-    invalid.
+    `types` are tried first for the extra columns, and may differ between blocks. Returns None if a line may be invalid.
     """
     try:
         _refuse_absent(block, columns)
@@ -201,9 +200,9 @@ def _parse_lines(
 def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
     """Parse a block of whole lines to its columns.
 
-    `types` are tried first for the extra columns: pyarrow parses them at full speed. If they do not hold every value of
-    the block exactly, the values are read again one by one. Raises an ArrowInvalid, which does not say where, if a line
-    is invalid, and a DocumentError if no type holds all values of an extra column.
+    `types` are tried first for the extra columns, because pyarrow then parses at full speed. If they do not represent
+    every value exactly, the values are read again one by one. Raises an ArrowInvalid without a location if a line is
+    invalid, and a DocumentError if no type represents all values of an extra column.
     """
     if _count_lines(block) < 0:  # checked first, since pyarrow crashes on a line `null`
         raise pa.ArrowInvalid("a line does not hold an object")
@@ -217,7 +216,7 @@ def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> 
             parsed = _read(block, columns, types)
             if all(_is_exact(parsed[column]) for column in columns.extra):
                 return parsed
-        except pa.ArrowInvalid:  # a value may merely be of another type
+        except pa.ArrowInvalid:  # a value may only have another type
             pass
     lists = _read(block, columns, {})
     records = [_read_record(line) for line in _filled_lines(block)] if columns.extra else []
@@ -245,7 +244,7 @@ def _infer_extra(values: Mapping[str, Sequence[object]], columns: Columns) -> di
 def _is_checked(kind: pa.DataType) -> bool:
     """Whether pyarrow refuses all values that do not fit a type, except large integers for doubles.
 
-    Structs are not checked: pyarrow ignores unknown fields.
+    Structs do not qualify: pyarrow ignores their unknown fields.
     """
     if pa.types.is_list(kind):
         return _is_checked(kind.value_type)
@@ -271,7 +270,7 @@ def _count_lines(block: bytes) -> int:
 
 
 def _first_bytes(block: bytes) -> NDArray[np.uint8]:
-    """First byte of every line, which is the newline if the line is empty."""
+    """Return the first byte of every line; for an empty line, its newline."""
     text = np.frombuffer(block, np.uint8)
     starts = np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
     first: NDArray[np.uint8] = text[starts[starts < len(text)]]
@@ -279,7 +278,7 @@ def _first_bytes(block: bytes) -> NDArray[np.uint8]:
 
 
 def _require_lists(parsed: Mapping[str, pa.Array], columns: Columns, lines: int, *, has_labels: bool) -> None:
-    """Raise an ArrowInvalid if a line holds no object of its own, or lacks a list."""
+    """Raise an ArrowInvalid if a line does not hold one whole object, or lacks a list."""
     tokens, labels = parsed[columns.input_ids], parsed[columns.labels]
     if len(tokens) != lines:
         raise pa.ArrowInvalid("a line must hold one whole object")
@@ -289,7 +288,7 @@ def _require_lists(parsed: Mapping[str, pa.Array], columns: Columns, lines: int,
 
 
 def _refuse_absent(block: bytes, columns: Columns) -> None:
-    """Raise an ArrowInvalid if a line has a column that says what is trained and is not read, as the first has none."""
+    """Raise an ArrowInvalid if a line has a mask or weight that is not read because the first record has none."""
     if columns.absent and _pattern(columns.absent).search(block):
         for line in _filled_lines(block):
             if loss_columns(_read_record(line), columns.absent):
@@ -298,14 +297,14 @@ def _refuse_absent(block: bytes, columns: Columns) -> None:
 
 @cache
 def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes]:
-    """Return the pattern of fields with one of these names, and with a list as their value where they need one."""
+    """Return a regular expression for fields with these names. Names that need a list match only with a list."""
     ways = (rf'{name}"\s*:' + r"\s*\[" * (name in ONLY_LISTS) for name in names)
     return re.compile(f'"(?:{"|".join(ways)})'.encode())
 
 
-_READ = 1 << 16  # bytes of an array read at once, unless an element is longer
+_READ = 1 << 16  # number of bytes of an array read at once, unless an element is longer
 _BETWEEN = re.compile(rb"\n\s*")
-_MARK = b"\xef\xbb\xbf"  # byte order mark, which some editors write before UTF-8
+_MARK = b"\xef\xbb\xbf"  # byte order mark that some editors write before UTF-8
 
 _QUOTE, _COMMA = b'",'
 _STEPS = np.zeros(256, np.int64)
@@ -316,10 +315,10 @@ _IS_MARK[[_QUOTE, _COMMA]] = True
 
 
 def _line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of whole lines, about `size` bytes each, with the bytes of the file read since `start`.
+    """Yield (block of whole lines, about `size` bytes each; number of bytes of the file read since `start`).
 
-    The first line begins at byte `start`, which is 0 for compressed files, and the last one ends before byte `stop`,
-    None for the end of the file. A SourceError is raised if a line has more than `MOST_RECORD` bytes.
+    The first line begins at byte `start`, which is 0 for compressed files. The last one ends before byte `stop`; None
+    is the end of the file. Raises a SourceError if a line has more than `MOST_RECORD` bytes.
     """
     with opened(path) as (file, stream):
         if start:
@@ -333,7 +332,7 @@ def _line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = No
             return read
 
         parts: list[bytes] = []
-        held = 0  # bytes in them
+        held = 0  # number of bytes in `lines`
         block = read(size) if start else read(len(_MARK)).removeprefix(_MARK) + read(size)
         while block:
             end = block.rfind(b"\n") + 1
@@ -357,10 +356,10 @@ def _begins_with_array(path: AnyPath) -> bool:
 
 
 def _array_blocks(path: AnyPath, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the elements of a JSON array as blocks of lines, about `size` bytes each, with the bytes of the file read.
+    """Yield (elements of a JSON array as a block of lines, about `size` bytes each; number of bytes of the file read).
 
-    A DocumentError is raised after all elements before it if the file does not hold one whole array, or an element has
-    more than `MOST_RECORD` bytes.
+    Raises a DocumentError, after the elements before the fault, if the file does not hold one whole array, or if an
+    element has more than `MOST_RECORD` bytes.
     """
     block: list[bytes] = []
     held, fault = 0, None
@@ -381,7 +380,7 @@ def _array_blocks(path: AnyPath, size: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _elements(stream: pa.NativeFile) -> Iterator[bytes]:
-    """Yield the elements of an array without the space around them; what is inside them is not checked."""
+    """Yield the elements of an array without surrounding space. Their content is not checked."""
     text: bytes = stream.read(len(_MARK)).removeprefix(_MARK) + stream.read(_READ)
     text = text[text.index(b"[") + 1 :]
     is_first = True
@@ -411,15 +410,15 @@ def _elements(stream: pa.NativeFile) -> Iterator[bytes]:
 
 
 def _ends_of_elements(text: bytes) -> list[int]:
-    """Return the places of the commas between elements, and of the bracket that closes the array if it is there.
+    """Return the positions of the commas between elements, and of the closing bracket of the array if it is there.
 
     '{"a": [1, 2]}, 5]' -> [13, 16]
     """
-    unescaped = text.replace(rb"\\", b"__").replace(rb"\"", b"__")  # of the same length
+    unescaped = text.replace(rb"\\", b"__").replace(rb"\"", b"__")  # replacements keep the length
     characters = np.frombuffer(unescaped, np.uint8)
     places = np.flatnonzero(_IS_MARK[characters])
     marks = characters[places]
-    is_outside = np.cumsum(marks == _QUOTE) % 2 == 0  # of strings
+    is_outside = np.cumsum(marks == _QUOTE) % 2 == 0  # outside of strings
     depth = np.cumsum(np.where(is_outside, _STEPS[marks], 0))
     ends: list[int] = places[is_outside & (depth == 0) & (marks == _COMMA)].tolist()
     closing = places[depth < 0][:1].tolist()
@@ -427,7 +426,7 @@ def _ends_of_elements(text: bytes) -> list[int]:
 
 
 def lines_before(path: AnyPath, end: int) -> int:
-    """Count the lines in the first `end` bytes of a file, decompressed."""
+    """Count the lines in the first `end` bytes of the decompressed file."""
     lines = 0
     with opened(path) as (_, stream):
         while end > 0 and (block := stream.read(min(end, 1 << 22))):
@@ -452,12 +451,12 @@ def _filled_lines(block: bytes) -> list[bytes]:
 
 
 def filled_line_numbers(block: bytes) -> list[int]:
-    """Return the number of each line of a block that is not blank, counted from 1."""
+    """Return the numbers, from 1, of the lines in a block that are not blank."""
     return [number for number, line in enumerate(block.split(b"\n"), start=1) if line.strip()]
 
 
 def _spellings(column: str) -> tuple[bytes, bytes]:
-    """Return the name of a field as JSON writes it: with escapes for letters beyond ASCII, and as UTF-8."""
+    """Return the name of a field as JSON writes it: with escapes for non-ASCII letters, and as UTF-8."""
     return json.dumps(column).encode(), json.dumps(column, ensure_ascii=False).encode(errors="replace")
 
 
@@ -490,7 +489,7 @@ def _read_records(lines: Iterable[bytes]) -> tuple[list[dict[str, object]], Faul
 
 
 def _unique_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make an object of its fields; raise a ValueError if one is given twice."""
+    """Return an object from its fields. Raises a ValueError if a field occurs twice."""
     record = dict(pairs)
     if len(record) < len(pairs):
         names = [name for name, _ in pairs]

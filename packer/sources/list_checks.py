@@ -1,7 +1,7 @@
-"""Token lists of records, and their one check: it finds nulls, unequal lengths, and values that are no tokens.
+"""Check token lists of records: nulls, unequal lengths, and values that are not tokens.
 
-`document_lengths` is its part that every pass over a source needs. `apply_masks` strips padding, and sets labels to
--100, by checked masks.
+Every pass over a source needs `document_lengths`. `apply_masks` strips padding and sets labels to -100, by checked
+masks.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
 Faults = dict[int, DocumentError]
 """The error for each record of a block that cannot be used, by its index."""
 
-_RUN = 1 << 22  # values: 16 MB of tokens
+_RUN = 1 << 22  # number of values: 16 MB of tokens
 
-_INVALID = -1  # instead of the length of a document
+_INVALID = -1  # length of an invalid document
 
 
 def document_lengths(tokens: pa.Array, beside: Mapping[str, pa.Array], widths: Mapping[str, int]) -> NDArray[np.int32]:
-    """Return the lengths of documents, shape (documents,), and -1 for each invalid one.
+    """Return the lengths of documents, shape (documents,); -1 for each invalid document.
 
     Args:
         tokens: lists of tokens.
         beside: labels and other columns with a value per token, by name.
-        widths: values per token, of columns that have several.
+        widths: number of values per token, for columns with several.
 
-    A ValueError is raised if the offsets or buffers of an array are corrupt.
+    Raises a ValueError if the offsets or buffers of an array are corrupt.
     """
     tokens.validate()
     wide = list_lengths(tokens)
@@ -109,7 +109,7 @@ def document_error(tokens: pa.Array, beside: Mapping[str, pa.Array], row: int, c
 
 
 def check_lists(batch: Batch, columns: Columns) -> Batch:
-    """Raise a DocumentError for the first document of a batch that cannot be used; give lists of lists fixed sizes."""
+    """Raise a DocumentError for the first unusable document of a batch. Lists of lists get fixed sizes."""
     fault = first_fault(batch, columns)
     if fault is not None:
         raise fault
@@ -118,28 +118,28 @@ def check_lists(batch: Batch, columns: Columns) -> Batch:
 
 
 def first_fault(batch: Batch, columns: Columns) -> DocumentError | None:
-    """Return the error for the first document of a batch that cannot be used; None if all can."""
+    """Return the error for the first unusable document of a batch; None if all are usable."""
     first: DocumentError | None = None
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
     for fault_in in (length_fault, _value_fault, _mask_fault, _hole_fault):
         fault = fault_in(batch, columns)
         if fault is not None:
-            first, batch = fault, batch.first(fault.row)  # only an earlier document can be the first one
+            first, batch = fault, batch.first(fault.row)  # later checks only look at documents before this one
     return first
 
 
 def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool, makes_labels: bool) -> Batch:
-    """Return the token lists of records, and their columns with a value per token, checked, and masked.
+    """Return the token lists of records and their columns with a value per token, checked and masked.
 
-    `makes_labels` is `has_labels` of `apply_masks`. Raises a DocumentError with the number of the first record that
-    cannot be used.
+    `makes_labels` is `has_labels` of `apply_masks`. Raises a DocumentError with the number of the first unusable
+    record.
     """
     batch = check_lists(read_lists(records, columns, has_labels=has_labels), columns)
     return apply_masks(batch, columns, has_labels=makes_labels) if columns.masks else batch
 
 
 def read_lists(records: BlockRecords, columns: Columns, *, has_labels: bool) -> Batch:
-    """Return what `decode_lists` returns, unchecked."""
+    """Return the result of `decode_lists` without checks."""
     numbers = [name for name in columns.masks if name not in columns.per_token]
     if isinstance(records, pa.RecordBatch):
         lists = {name: records.column(name) for name in (columns.input_ids, columns.labels)[: 1 + has_labels]}
@@ -184,7 +184,7 @@ def check_list(column: str, tokens: object, *, label: bool) -> None:
         message = f"'{column}' holds {shown(tokens)} where a list of integers is expected"
         raise DocumentError(0, message, reason="wrong_type")
     for position, token in enumerate(tokens or ()):
-        if token is None or (type(token) is int and abs(token) <= LONGEST):  # a bool is an int to isinstance
+        if token is None or (type(token) is int and abs(token) <= LONGEST):  # isinstance would accept a bool
             continue
         if type(token) is int:
             message = value_message(column, token, position, label=label)
@@ -194,7 +194,7 @@ def check_list(column: str, tokens: object, *, label: bool) -> None:
 
 
 def joined_batches(parts: Sequence[Batch]) -> Batch:
-    """Join batches of one block of records, which say their `records`. Lists get a common type."""
+    """Join batches of one block of records; their `records` must be set. Lists get a common type."""
     if len(parts) == 1:
         return parts[0]
 
@@ -221,7 +221,7 @@ def values_of_column(records: BlockRecords, column: str) -> pa.Array:
 
 
 def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
-    """Make lists of these lengths: large lists if `kind` is one."""
+    """Return lists of these lengths; large lists if `kind` is one."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(as_arrow(offsets.astype(np.int64)), values)
@@ -229,7 +229,7 @@ def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) ->
 
 
 def wide_type(kind: pa.DataType, width: int | None) -> pa.DataType:
-    """Return a type of lists of lists with fixed-size inner lists; other types, and all without a width, unchanged."""
+    """Return `kind` with inner lists of size `width`. Returns other types, and all types for None, unchanged."""
     if width is None or not is_nested(kind) or pa.types.is_fixed_size_list(kind.value_type):
         return kind
     inner = pa.list_(kind.value_type.value_type, width)
@@ -237,7 +237,7 @@ def wide_type(kind: pa.DataType, width: int | None) -> pa.DataType:
 
 
 def as_wide(lists: pa.Array, width: int | None) -> pa.Array:
-    """Return lists in their `wide_type`, with the values in place; unchanged if an inner list has another length."""
+    """Return lists in their `wide_type`, without copying values; unchanged if an inner list has another length."""
     kind = wide_type(lists.type, width)
     if width is None or kind.equals(lists.type) or lists.null_count or _is_unfit(values_of(lists), width).any():
         return lists
@@ -256,7 +256,7 @@ def is_nested(kind: pa.DataType) -> bool:
 
 
 def _is_unfit(lists: pa.Array, width: int) -> NDArray[np.bool_]:
-    """Whether each inner list is null, holds a null, or has another length than `width`."""
+    """Whether each inner list is null, contains a null, or has another length than `width`."""
     lengths, values = list_lengths(lists), values_of(lists)
     unfit: NDArray[np.bool_] = lengths != width
     if lists.null_count:
@@ -279,7 +279,7 @@ def length_fault(batch: Batch, columns: Columns) -> DocumentError | None:
 
 
 def _value_fault(batch: Batch, columns: Columns) -> DocumentError | None:
-    """Find the first document with a value that is no token id, or no label."""
+    """Find the first document with a value that is not a token id or, for labels, not a label."""
     faults = []
     for lists, column, label in ((batch.input_ids, columns.input_ids, False), (batch.labels, columns.labels, True)):
         values = as_numpy(values_of(lists)) if lists is not None else np.zeros(0, np.int32)
@@ -333,7 +333,7 @@ def _hole_fault(batch: Batch, columns: Columns) -> DocumentError | None:
 
 
 def mask_values(lists: pa.Array, name: str = "") -> NDArray[np.bool_]:
-    """Return the values of a mask without faults as booleans, one per token; those of an inverse one inverted."""
+    """Return the values of a valid mask as booleans, one per token. Masks with inverse meaning are inverted."""
     found: NDArray[np.bool_] = _numbers(lists) == (name not in INVERSE_MASKS)
     return found
 
@@ -348,19 +348,19 @@ def _numbers(lists: pa.Array) -> NDArray[Any]:
 def _attended_places(
     attended: NDArray[np.bool_], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (first, last, places): document i has the tokens places[first[i]:last[i]] that are not padding."""
+    """Return (first, last, places): places[first[i]:last[i]] are the positions of document i without padding."""
     ends, places = np.cumsum(lengths), np.flatnonzero(attended)
     return np.searchsorted(places, ends - lengths), np.searchsorted(places, ends), places
 
 
 STRIPPED = "stripped"
-"""Count of `Batch.counts`: token ids that are padding by `attention_mask`."""
+"""Key of `Batch.counts`: number of token ids that are padding by `attention_mask`."""
 
 
 def apply_masks(batch: Batch, columns: Columns, *, has_labels: bool) -> Batch:
-    """Strip padding, count it, and set labels to -100 where a mask is 0, in a batch without faults.
+    """Strip and count padding, and set labels to -100 where a mask is 0, in a batch without faults.
 
-    The masks are removed. With `has_labels`, labels are made of the tokens if there are none.
+    The masks are removed. With `has_labels`, the tokens become the labels if there are none.
     """
     tokens, masks = batch.input_ids, columns.masks
     values, lengths, labels, counts = values_of(tokens), list_lengths(tokens), None, batch.counts
@@ -394,7 +394,7 @@ def _large_lists(values: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32], width: int | None = None) -> None:
-    """Write -1 as the length of lists that are null, hold a null, or a list of another length than `width`."""
+    """Write -1 as the length of lists that are null, or contain a null or an inner list whose length is not `width`."""
     values = array.values  # the whole child array, which the offsets below index
     width = width if is_list(values.type) else None
     if len(array) and (values.null_count or width):
@@ -410,7 +410,7 @@ def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32], width: int | None =
 
 
 def runs(lists: pa.Array) -> Iterator[slice]:
-    """Cut lists into runs of at most 4 million values, which int32 offsets can index; a longer list is its own run."""
+    """Cut lists into runs of at most 4 million values, which int32 offsets can index. A longer list is one run."""
     ends = np.cumsum(list_lengths(lists))
     start = 0
     while start < len(lists):
@@ -421,7 +421,7 @@ def runs(lists: pa.Array) -> Iterator[slice]:
 
 
 def values_of(lists: pa.Array) -> pa.Array:
-    """Return the values of lists without nulls, one list after the other."""
+    """Return the values of lists without nulls, concatenated."""
     if pa.types.is_fixed_size_list(lists.type):
         size = lists.type.list_size
         return lists.values.slice(lists.offset * size, len(lists) * size)
@@ -430,14 +430,14 @@ def values_of(lists: pa.Array) -> pa.Array:
 
 
 WEIGHT_LIMIT = "weights other than 0 and 1 are not supported; round them, or carry the column unused with"
-"""What a message says of a weight, before the option that keeps it."""
+"""Beginning of the error message about weights. The name of the option follows."""
 
 
 def mask_of_numbers(name: str, numbers: pa.Array, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether each token is trained, given the length of a prompt, or a weight, for each document.
+    """Return whether each token is trained; `numbers` has the prompt length or weight of each document.
 
-    Prompts of 2 tokens in documents of 3 and 4: F F T, F F T T. Weights 0 and 1: F F F, T T T T; without one, 1.
-    Raises a DocumentError for the first number that is no such length or weight.
+    Prompts of 2 tokens in documents of 3 and 4: F F T, F F T T. Weights 0 and 1: F F F, T T T T; a missing weight is 1.
+    Raises a DocumentError for the first number that is not such a length or weight.
     """
     is_weight, values = name in WEIGHTS, np.full(len(numbers), np.nan)
     if is_numeric(numbers.type) or (is_weight and pa.types.is_boolean(numbers.type)):

@@ -3,11 +3,11 @@
 Every field of a record, a message or a part of its content, and every column of a tokenized source, is
 
 - used, or carried by --keep;
-- known to mean nothing for training;
-- known, with a meaning that packer cannot keep, and therefore refused by its name;
+- known to be irrelevant for training;
+- known, but with a meaning that packer cannot keep, and therefore refused by name;
 - unknown, and named once in the summary.
 
-Readers, refusals, warnings, advice about columns and docs/reference/fields.md follow from this table.
+Readers, refusals, warnings, advice about columns and docs/reference/fields.md are derived from this table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from packer.column_names import ROLES
 
 Place: TypeAlias = Literal["record", "message", "part", "tokens"]
-"""Where a field stands: in a record of text, a message of a chat, a part of a message's content, or as a column of a
+"""Where a field occurs: in a record of text, a message of a chat, a part of a message's content, or as a column of a
 tokenized source."""
 
 Means: TypeAlias = Literal[
@@ -70,19 +70,19 @@ Means: TypeAlias = Literal[
 
 
 class Field(NamedTuple):
-    """A field by its name."""
+    """A field with its meaning."""
 
     name: str
     means: Means
     by: str
-    """Tools or datasets that write it."""
+    """Tools or datasets that write the field."""
     note: str = ""
     """Details of its meaning. For a refused field, a predicate ("has different meanings ...") and the remedy."""
     beside: tuple[str, ...] = ()
-    """Fields without which it does not have this meaning."""
+    """Fields that must be present for this meaning."""
 
     only_lists: bool = False
-    """Whether it means this only as a list of numbers, one for each token; anything else means nothing."""
+    """Whether only a list with one number per token has this meaning; other values are irrelevant."""
 
 
 _OF_TREE = (
@@ -265,7 +265,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("answer", "nothing", "packer tokenize", "index of the document in its record"),
     ),
 }
-"""The table."""
+"""All known fields, by place."""
 
 PROMPTS: dict[tuple[str, str], str | None] = {
     ("prompt", "response"): None,
@@ -273,30 +273,31 @@ PROMPTS: dict[tuple[str, str], str | None] = {
     ("instruction", "response"): "context",
     ("question", "answer"): "context",
 }
-"""Columns of a prompt and its completion, and the column that follows in the prompt."""
+"""(columns of a prompt and its completion) -> column appended to the prompt."""
 
 OTHER_PROMPTS = (
     *(("problem", "solution"), ("query", "response"), ("query", "answers"), ("question", "response")),
     *(("input", "output"), ("input", "target"), ("inputs", "targets"), ("inputs_pretokenized", "targets_pretokenized")),
 )
-"""Columns of a prompt and its completion as strings, if no others are recognized: beside messages, they repeat them."""
+"""Columns of a prompt and its completion as strings, used only if no others are found: beside messages, they repeat
+them."""
 
 JOINED = ("prompt", "completion")
-"""Columns of a prompt and its completion that are joined as they are, as in TRL; an empty line separates all others."""
+"""Columns of a prompt and its completion that are concatenated, as in TRL. Others are separated by an empty line."""
 
 ROLE_NAMES = {
     **{role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")},
     "observation": "tool",
     "function_call": "assistant",
 }
-"""Roles of messages, and the roles that chat templates know."""
+"""Roles of messages -> roles that chat templates know."""
 
 SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
     **{role: ROLE_NAMES[role] for role in ("user", "assistant", "system", "tool", "observation", "function_call")},
 }
-"""Roles of messages in the format of ShareGPT, and the roles that chat templates know."""
+"""Roles of messages in ShareGPT's format -> roles that chat templates know."""
 
 
 def names(place: Place, *means: Means) -> tuple[str, ...]:
@@ -311,9 +312,9 @@ def fields_in(place: Place, found: Collection[str]) -> dict[str, Field]:
 
 
 def refusal(place: Place, found: Collection[str], used: Container[str] = ()) -> str | None:
-    """Return what a field says that packer cannot keep, and the remedy; None if there is no such field.
+    """Describe a found field with a meaning that packer cannot keep, and the remedy; None if there is no such field.
 
-    Fields that are used otherwise, such as those that are kept, are left out.
+    Fields in `used`, such as kept ones, are left out.
     """
     if _REFUSED[place].isdisjoint(found):
         return None
@@ -323,21 +324,21 @@ def refusal(place: Place, found: Collection[str], used: Container[str] = ()) -> 
 
 
 def unread(place: Place, found: Collection[str], used: Container[str]) -> list[str]:
-    """Return the names that nothing reads: neither used nor known to mean nothing."""
+    """Return the names that nothing reads: neither used nor known to be irrelevant."""
     return [name for name in found if name not in used and name not in names(place, "nothing", "exchanges")]
 
 
 def counted_fields(place: str, found: Iterable[str]) -> dict[str, int]:
-    """Return names as counts of a batch, which are summed over a source; of very many, the first."""
+    """Return names as counts of a batch, which are summed over a source; at most the first `_MOST`."""
     return {f"field {place} {name}": 1 for name in sorted(found)[:_MOST]}
 
 
 def fields_counted(place: str, counts: Iterable[str]) -> list[str]:
-    """Return the names that `counted_fields` made counts of, sorted."""
+    """Return the names that `counted_fields` converted to counts, sorted."""
     return sorted(key.removeprefix(f"field {place} ") for key in counts if key.startswith(f"field {place} "))
 
 
-_MOST = 100  # names counted in a batch: a record may have a field for each of its values
+_MOST = 100  # maximum number of names counted in a batch: a record may have one field per value
 _REFUSED = {place: {*names(place, "refused")} for place in FIELDS}
 
 TOOLS, TEMPLATE_KWARGS, HISTORY = names("record", "tools", "template_arguments", "history")
@@ -345,55 +346,55 @@ SYSTEMS = names("record", "system")
 OF_CHATS = (*SYSTEMS, TOOLS, TEMPLATE_KWARGS)
 """Columns that are read in addition to messages."""
 OF_PROMPTS = (*SYSTEMS, HISTORY, TOOLS)
-"""Columns of a prompt that only a chat template can write: system prompt, earlier questions with answers, and tools."""
+"""Columns of a prompt that only a chat template can write: system prompt, earlier turns, and tools."""
 
 PLACEHOLDERS = {name: f"<{name.removesuffix('s')}>" for name in names("record", "media")}
-"""What stands in a text for the values of a column that are not text, as in LLaVA and LLaMA-Factory."""
+"""Placeholders in texts for the values of media columns, as in LLaVA and LLaMA-Factory."""
 
 REASONING = names("message", "reasoning")
 """Names under which chat templates read the reasoning of an answer."""
 
 MARKS = {place: names(place, "trained", "untrained") for place in FIELDS}
-"""Fields of a message, or of a part of its content, that say whether it is trained."""
+"""Fields of a message, or of a part of its content, that mark it as trained or untrained."""
 
 (SPANS,) = names("message", "spans")
-"""Field of a message that says which characters of its content are trained."""
+"""Field of a message that marks trained characters of its content."""
 
 (CALLS,) = names("message", "calls")
-"""Field of a message with calls of tools."""
+"""Field of a message with tool calls."""
 
 DESIRABLE = names("record", "desirable")
-"""Columns that say whether the completion of a record is a good example, as KTO needs it."""
+"""Columns that tell whether the completion of a record is a good example, as KTO needs it."""
 
 (ATTENTION,) = names("tokens", "attention")
-"""Column that is 1 at tokens and 0 at padding."""
+"""Column that is 1 for tokens and 0 for padding."""
 
 (EXCHANGE_STARTS,) = names("tokens", "exchanges")
-"""Column with the indices of the tokens that begin an exchange of a chat, a question with what answers it: lists of
+"""Column with the indices of the tokens that begin an exchange of a chat (a question with its answers): lists of
 integers, ascending.
 
-When packer tokenizes a chat, a token that spans the border of two exchanges belongs to the later one.
+When packer tokenizes a chat, a token that straddles two exchanges belongs to the later one.
 """
 
 MASKS = (*names("tokens", "mask", "inverse_mask"), ATTENTION)
 """Columns of 0 and 1 per token, as trainers and tokenizers write them."""
 
 LISTS: tuple[Means, ...] = ("lengths", "padded_lengths", "offsets", "starts")
-"""Meanings of columns of packed rows with a value per document."""
+"""Meanings of columns of packed rows that have one value per document."""
 
 BOUNDS = names("tokens", *LISTS, "positions", "numbers", "numbers_from_0")
-"""Columns of lists that say where documents begin in rows that another tool packed."""
+"""List columns that mark where documents begin, in rows that another tool packed."""
 
 LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS = (
     names("tokens", means) for means in ("labels", "inverse_mask", "prompt_length", "weight")
 )
-"""Columns by their meaning; the first of labels has the name that --labels-column has by default."""
+"""Columns by meaning. The first label column is the default of --labels-column."""
 
 SAYING = (*LABELS, *MASKS, *PROMPT_LENGTHS, *WEIGHTS, *names("tokens", "refused"))
-"""Columns that say which tokens are trained, or padding."""
+"""Columns that mark trained tokens or padding."""
 
 SHIFTED = names("tokens", "shifted_labels", "shifted_numbers")
-"""Columns of lists that say what is trained of the next token, in rows that the same tool packed."""
+"""List columns that mark whether the next token is trained, in rows that the same tool packed."""
 
 ONLY_LISTS = (*BOUNDS, *SHIFTED, *(field.name for field in FIELDS["tokens"] if field.only_lists))
-"""Columns of `SAYING`, `BOUNDS` and `SHIFTED` that say so only as a list of numbers."""
+"""Columns of `SAYING`, `BOUNDS` and `SHIFTED` that have their meaning only as a list of numbers."""

@@ -1,7 +1,8 @@
-"""Whole numbers: lengths of documents whose tokens are not known, and columns of `--limit`.
+"""Whole numbers: document lengths without tokens, and the columns of `--limit`.
 
-Lengths are in a column, in an array in a .npy file, or in a histogram: a length and a number of documents in each
-record. They become lists whose values take no bytes, so they have everything except tokens: lengths and other columns.
+Lengths are in a column, in an array in a .npy file, or in a histogram, whose records have a length and a number of
+documents. They become lists whose values take no bytes, so that the usual code for lists works, except that there are
+no tokens.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from packer.stores.paths import expanded
 from packer.token_memory.token_column import NO_BYTES
 
 ARRAY = ".npy"
-"""Ending of files of NumPy that hold an array."""
+"""Ending of NumPy files with an array."""
 
 HISTOGRAM = "length,count"
 """Header of a histogram in a CSV file."""
 
 _LISTS = "input_ids"
-_MOST = 1 << 28  # documents of a histogram, which take 3 GB
+_MOST = 1 << 28  # maximum number of documents of a histogram: 3 GB
 
 
 def is_array_file(source: object) -> bool:
@@ -46,7 +47,7 @@ def is_array_file(source: object) -> bool:
 
 
 def is_histogram(source: object) -> bool:
-    """Whether a source is a CSV file of lengths and the number of documents of each."""
+    """Whether a source is a CSV file with lengths and their numbers of documents."""
     if not isinstance(source, (str, Path)) or not (path := Path(expanded(source))).name.lower().endswith(".csv"):
         return False
     if not path.is_file():
@@ -56,9 +57,9 @@ def is_histogram(source: object) -> bool:
 
 
 def open_lengths(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
-    """Open a source of lengths: documents that have kept columns and, in a column of their own, lengths, but no tokens.
+    """Open a source of lengths: its documents have lengths, from a column, and kept columns, but no tokens.
 
-    It holds 8 bytes for each document, and its kept columns. The column "length,count" is those of a histogram.
+    It takes 8 bytes of memory per document plus the kept columns. The column "length,count" stands for a histogram.
     """
     column, keep = options.lengths_column, options.value_columns
     assert column is not None
@@ -71,7 +72,7 @@ def open_lengths(found: Found, readers: Sequence[Reader], options: ReadOptions) 
 
 
 def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
-    """Open a .npy file that holds the lengths of documents as an array of one dimension."""
+    """Open a .npy file with document lengths as a one-dimensional array."""
     if keep:
         raise PackerError(f"{path.name} holds lengths and no columns: leave out {', '.join(keep)}")
     if not path.is_file():
@@ -130,7 +131,7 @@ def _batches(reader: Reader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Arr
             records, faults = reader.records(block, wanted)
             if faults:
                 raise faults[min(faults)]
-            if not isinstance(records, pa.RecordBatch) and not isinstance(reader, CsvFile):  # whose values are strings
+            if not isinstance(records, pa.RecordBatch) and not isinstance(reader, CsvFile):  # CSV values are strings
                 _check_lengths([record.get(wanted[0]) for record in records], wanted[0])
             yield {name: values_of_column(records, name) for name in wanted}
         except pa.ArrowException as error:
@@ -140,7 +141,7 @@ def _batches(reader: Reader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Arr
 def _check_lengths(values: Sequence[object], column: str) -> None:
     """Raise a DocumentError for the first value from JSON that is neither a length nor null."""
     for row, value in enumerate(values):
-        if value is not None and type(value) is not int:  # a bool is an int to isinstance
+        if value is not None and type(value) is not int:  # isinstance would accept a bool
             raise DocumentError(row, f"'{column}' is {shown(value)}; expected a whole number")
         if value is not None and not 0 <= value <= LONGEST:
             raise DocumentError(row, f"'{column}' is {shown(value)}; expected 0 to {LONGEST}")
@@ -156,9 +157,9 @@ def _input(file: SourceFile, lengths: Sequence[NDArray[np.int32]], extra: Mappin
 
 
 def _whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
-    """Return values of a column as numbers, shape (values,); `in_text` if strings of digits are numbers, as in CSV.
+    """Return values of a column as numbers, shape (values,). `in_text`: strings of digits are numbers, as in CSV.
 
-    A DocumentError for a value that is missing, negative, too large or no whole number has its index.
+    Raises a DocumentError with the index of a value that is missing, negative, too large or fractional.
     """
     if in_text and is_string(values.type):
         is_number = pc.match_substring_regex(values, r"^\d{1,18}$")

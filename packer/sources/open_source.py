@@ -1,4 +1,4 @@
-"""Open a source of tokens or of lengths, or the source that a dataset was packed from."""
+"""Open a source of tokens or lengths, or the source from which a dataset was packed."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def open_packed_source(
     *,
     opener: Callable[[SourceLike, ReadOptions], Source] = open_tokenized,
 ) -> Source:
-    """Open the source that a dataset was packed from, with the options of the pack.
+    """Open the source from which a dataset was packed, with the options of the pack.
 
-    A list of sources has the paths of one source, in order. The tokenizer, a path or Hub id, is needed if the name in
-    the manifest is not enough to find it. `opener` also opens text, if it may be text. A PackerError is raised if the
-    source cannot be opened, or is obviously not the one that was packed.
+    A list of sources has the paths of one source, in order. Pass the tokenizer, a path or Hub id, if its name in the
+    manifest is not enough to find it. `opener` also opens text, if the source may be text. Raises a PackerError if the
+    source cannot be opened, or is obviously not the packed one.
     """
     listed = one_source(source)
     options, name = _options_with(folder, manifest, tokenizer), str(folder)
@@ -56,7 +56,7 @@ def open_packed_source(
         of_split = f" of the split {options.split}" if options.split is not None else ""
         text = manifest.source.text
         columns = [options.input_column]
-        if text is not None:  # those that make a document of this kind, without the optional ones
+        if text is not None:  # the columns of this kind of documents, without optional ones
             columns = [name for name in text.columns if name not in (*OF_CHATS, *OF_PROMPTS)][:2]
         read = f"column{'s' * (len(columns) > 1)} {' and '.join(map(repr, columns))}"
         raise PackerError(f"{error.found}; {name} was packed from the {read}{of_split}: give that source") from error
@@ -68,9 +68,9 @@ def open_packed_source(
 def open_index_source(
     folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
 ) -> tuple[Source, Watch]:
-    """Open the source of an index, and check that its files have the names and sizes of those that were packed.
+    """Open the source of an index, and check that its files have the recorded names and sizes.
 
-    Return it with a watch of its files. A PackerError is raised if it is another source, or must be decoded.
+    Returns it with a watch of its files. Raises a PackerError if it is another source, or must be decoded.
     """
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens: leave source out")
@@ -82,14 +82,14 @@ def open_index_source(
 
 
 def read_index_source(folder: AnyPath, manifest: Manifest, opened: Source, progress: Progress = silent) -> Documents:
-    """Check that all documents of the source of an index have the lengths that were packed, and return them."""
+    """Check that all documents in the source of an index have the packed lengths, and return them."""
     documents = read_documents(opened, progress)
     _refuse_other_source(str(folder), manifest.source, documents.identity)
     return documents
 
 
 def refuse_decoding(opened: Source) -> None:
-    """Raise a PackerError if documents of a source cannot be addressed where they are, as an index needs it."""
+    """Raise a PackerError if documents of a source cannot be addressed in place, as an index requires."""
     if opened.skips:
         raise PackerError(
             "--on-error skip decodes the source, and an index reads tokens in place each time it is loaded: leave one "
@@ -117,7 +117,7 @@ def refuse_decoding(opened: Source) -> None:
 
 
 def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: Source) -> None:
-    """Compare names and sizes first, which is quick and gives the most helpful message."""
+    """Compare names and sizes; this is quick and gives the most helpful message, so it is done first."""
     found = opened.files
     if len(found) != len(recorded):
         raise PackerError(
@@ -142,7 +142,7 @@ def _refuse_other_source(dataset: str, recorded: SourceIdentity, found: SourceId
 
 
 def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
-    """Raise a PackerError if the packed files are given in another order."""
+    """Raise a PackerError if the packed files are passed in another order."""
     names = [file.name for file in manifest.source.files]
     found = [file.name for file in opened.files]
     if names != found and sorted(names) == sorted(found):
@@ -155,7 +155,7 @@ def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
 def _options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> ReadOptions:
     """Return the options of the pack, with the path or Hub id of the tokenizer.
 
-    Raises a PackerError if the tokenizer is not known.
+    Raises a PackerError if the tokenizer is unknown.
     """
     options = manifest.options
     if tokenizer is None:

@@ -1,7 +1,7 @@
-"""Rows that were packed before: records of several documents, which columns beside the tokens tell apart.
+"""Already packed rows: records with several documents, whose boundaries are given by other columns.
 
 `seq_lengths` [3, 2], `cu_seqlens` [0, 3, 5], `seq_start_id` [0, 3], `position_ids` [0, 1, 2, 0, 1] and `segment_ids`
-[1, 1, 1, 2, 2] say the same. Columns that contradict each other are refused.
+[1, 1, 1, 2, 2] mean the same. Columns that contradict each other are refused.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from packer.stores import RemotePath
 from packer.token_memory import list_lengths
 
 ROWS = "rows"
-"""Count of `Batch.counts`: rows that were packed before."""
+"""Key of `Batch.counts`: number of already packed rows."""
 
 
 class RowColumns(NamedTuple):
-    """Columns of rows that were packed before."""
+    """Columns of already packed rows."""
 
     documents: Columns
-    """Columns of the documents that they hold."""
+    """Columns of the documents in the rows."""
 
     masks: tuple[str, ...]
     numbers: tuple[str, ...]
-    """Those of them that have a number for each row."""
+    """Columns of `documents` with one number per row."""
 
     bounds: Mapping[str, Means]
-    """Columns that say where documents begin, and how."""
+    """Columns that mark document boundaries, with the way each does so."""
 
     trained: str | None
-    """Column that is 0 where the next token is not trained; None unless labels are shifted."""
+    """Mask of shifted labels (0: the next token is not trained); None if labels are not shifted."""
 
     @property
     def read(self) -> Columns:
@@ -77,10 +77,10 @@ class RowColumns(NamedTuple):
 
 
 def row_columns(readers: Sequence[Reader], names: Sequence[str], read: Columns, columns: Columns) -> RowColumns | None:
-    """Return the columns of rows if a column says where documents begin in them; None if records are documents.
+    """Return the columns if one marks document boundaries in rows; None if each record is a document.
 
-    `columns` are those of documents, and `read` has the masks, too. Tokens and labels have the names that the tool
-    which wrote that column gives them. A PackerError is raised if documents cannot be told apart.
+    `columns` are the columns of documents, and `read` also has the masks. Token and label columns are named as by the
+    tool that writes such a boundary column. Raises a PackerError if documents cannot be told apart.
     """
     for path in (reader.path for reader in readers if reader.file.name.endswith(".idx")):
         if (path.parent / EXPORT_RECORD).is_file():
@@ -104,10 +104,10 @@ def row_columns(readers: Sequence[Reader], names: Sequence[str], read: Columns, 
 
 
 def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[str, Means]:
-    """Return the columns that hold lists which say where documents begin, among known ones, and how.
+    """Return the known list columns that mark document boundaries in rows, with the way each does so.
 
-    A number or a text, such as the name of a sequence, says nothing of that. Whether an attention mask numbers
-    documents is seen from its first values, which are not read in object storage.
+    Columns of numbers or text, such as the name of a sequence, do not count. Whether an attention mask numbers
+    documents is seen from its first values; these are not read in object storage.
     """
     sought = [name for name, field in known.items() if field.means in _EXPECTED]
     reader = next((reader for reader in readers if reader.fields), None)
@@ -135,7 +135,7 @@ def _most(lists: pa.Array) -> int:
 
 
 def are_documents(input_: Input, rows: RowColumns) -> bool:
-    """Whether the positions of a mapped input say that each row is one document, so that it need not be decoded."""
+    """Whether the positions of a mapped input show that each row is one document, so that decoding is unnecessary."""
 
     def restart(tokens: pa.Array, *columns: pa.Array) -> bool:
         found = map(values_of, columns)
@@ -147,7 +147,7 @@ def are_documents(input_: Input, rows: RowColumns) -> bool:
 
 
 def with_documents(lists: Lists, rows: RowColumns, *, skips: bool) -> Input:
-    """Return rows as an input that divides them into documents while it is read."""
+    """Return rows as an input that divides them into documents while reading."""
     has_labels, makes_labels = bool(lists.has_labels), not {*rows.masks} <= {ATTENTION}
     decoded = decoded_lists(lists, rows.documents, makes_labels=makes_labels, skips=skips)
     return replace(
@@ -159,9 +159,9 @@ def with_documents(lists: Lists, rows: RowColumns, *, skips: bool) -> Input:
 
 
 def documents_of(records: BlockRecords, *, rows: RowColumns, has_labels: bool, makes_labels: bool) -> Batch:
-    """Return the documents of rows, checked, with labels if the rows have any, or masks that make them.
+    """Return the checked documents of rows, with labels if the rows have labels or loss masks.
 
-    Raises a DocumentError with the number of the first row that cannot be used.
+    Raises a DocumentError with the number of the first unusable row.
     """
     # Read the rows, and find their documents.
     read = read_lists(records, rows.read, has_labels=has_labels)
@@ -183,12 +183,12 @@ def documents_of(records: BlockRecords, *, rows: RowColumns, has_labels: bool, m
         return as_lists(values, sizes, pa.large_list(values.type))
 
     def unshifted(values: NDArray[Any], first: int) -> pa.Array:
-        """Move what is said of the next token to it: [5, 6, -100] of one document -> [first, 5, 6]."""
+        """Undo the shift of values that belong to the next token: [5, 6, -100] of one document -> [first, 5, 6]."""
         moved = np.roll(values, 1)
         moved[(np.cumsum(sizes) - sizes)[sizes > 0]] = first
         return cut(as_arrow(moved))
 
-    # Cut every list, shift what says something of the next token, and check and mask the documents.
+    # Cut every list, undo the shift of labels and masks for the next token, and check and mask the documents.
     columns = rows.documents._replace(per_token=(*rows.documents.per_token, *masks), masks=masks)
     extra = {name: cut(values_of(read.extra[name]).filter(kept)) for name in columns.per_token}
     labels = None if read.labels is None else cut(values_of(read.labels).filter(kept))
@@ -211,15 +211,15 @@ def documents_of(records: BlockRecords, *, rows: RowColumns, has_labels: bool, m
 def _documents_in(
     batch: Batch, lists: Mapping[str, pa.Array], bounds: Mapping[str, Means], rows: RowColumns
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Return whether each token of rows is not padding, and the tokens in each document, and its row."""
+    """Return (whether each token of the rows is real, tokens in each document, row of each document)."""
     trained = None
-    if not rows.trained and "starts" not in bounds.values():  # what is shifted has no padding that is not named
+    if not rows.trained and "starts" not in bounds.values():  # shifted rows mark all of their padding explicitly
         masks = [mask_values(batch.extra[name], name) for name in rows.masks if name != ATTENTION]
         masks += [] if batch.labels is None else [as_numpy(values_of(batch.labels)) != NO_LOSS]
         trained = np.logical_and.reduce(masks) if masks else None
     values = {name: (_whole(column, name), np.cumsum([0, *list_lengths(column)])) for name, column in lists.items()}
     tokens, ends = as_numpy(values_of(batch.input_ids)), np.cumsum([0, *list_lengths(batch.input_ids)])
-    kept, sizes = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)]  # before those of the first row
+    kept, sizes = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)]  # parts, starting with empty ones
     for row, (start, end) in enumerate(pairwise(ends.tolist())):
         of_row = {name: (bounds[name], flat[at[row] : at[row + 1]]) for name, (flat, at) in values.items()}
         try:
@@ -233,7 +233,7 @@ def _documents_in(
 
 
 def _whole(lists: pa.Array, name: str) -> NDArray[np.int64]:
-    """Return the values of a column of lists. Raises a DocumentError unless they are whole numbers."""
+    """Return the values of a list column. Raises a DocumentError unless they are whole numbers."""
     lists = as_plain(lists)
     for row in np.flatnonzero(as_numpy(lists.is_null()))[:1].tolist():
         raise DocumentError(row, null_message(name), reason="invalid_value")
@@ -247,10 +247,11 @@ def _whole(lists: pa.Array, name: str) -> NDArray[np.int64]:
 def _divided(
     tokens: NDArray[Any], trained: NDArray[np.bool_] | None, columns: Mapping[str, tuple[Means, NDArray[np.int64]]]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return whether each token of a row is not padding, and the tokens in each of its documents.
+    """Return (whether each token of a row is real, number of tokens in each of its documents).
 
-    A row of padding is an empty document. Padding is what a column says, and last documents that are not `trained` and
-    repeat one token. Raises a DocumentError if a column does not fit the row, or contradicts another.
+    A row of padding is an empty document. Padding is what a column marks as such, plus last documents that are not
+    `trained` and repeat a single token. Raises a DocumentError if a column does not fit the row, or contradicts
+    another.
     """
     numbers = {name: _numbers(name, how, values, len(tokens)) for name, (how, values) in columns.items()}
     by = {how: [found for name, found in numbers.items() if columns[name][0] == how] for how, _ in columns.values()}
@@ -288,7 +289,7 @@ _EXPECTED: dict[Means, str] = {
 
 
 def _numbers(name: str, how: Means, values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return the number of the document of each of `count` tokens of a row by one column, from 1; 0 for padding."""
+    """Return the document number of each of `count` tokens of a row (1, 2, ...; 0: padding) according to one column."""
     if how == "attention":  # padding at either end
         return np.minimum(np.maximum.accumulate(values), np.maximum.accumulate(values[::-1])[::-1])
     if how in LISTS:
@@ -299,12 +300,12 @@ def _numbers(name: str, how: Means, values: NDArray[np.int64], count: int) -> ND
             return np.append(np.arange(1, len(sizes) + 1), 0).repeat(np.append(sizes, rest))
     elif how == "positions":
         follows, restarts = np.diff(values) == 1, values == 0
-        if follows.all() and (values >= 0).all():  # from any number, as RoBERTa's
+        if follows.all() and (values >= 0).all():  # positions may start at any number, as in RoBERTa
             return np.ones(count, np.int64)
         if restarts[0] and (follows | restarts[1:]).all():
             return np.cumsum(restarts)
     else:
-        numbers = values + (how == "numbers_from_0" and bool((values[:1] < 1).all()))  # unless they begin with 1
+        numbers = values + (how == "numbers_from_0" and bool((values[:1] < 1).all()))  # unless they start at 1
         inside = numbers[: np.count_nonzero(numbers > 0)]
         is_begun = inside[0] == 1 if len(inside) else name == ATTENTION or not count
         if is_begun and np.isin(np.diff(inside), (0, 1)).all() and not numbers[len(inside) :].any():

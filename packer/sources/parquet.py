@@ -1,4 +1,4 @@
-"""Parquet files, read page by page and never a row group as a whole; pieces are runs of row groups."""
+"""Parquet files, read page by page, never whole row groups. Pieces are runs of row groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packer.sources.documents import Columns, SourceFile, reading
 from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, Lists, Reader, share_of
 from packer.stores import RemotePath
 
-_PAGES = 1 << 16  # bytes read of an object for the first page of a column
+_PAGES = 1 << 16  # number of bytes of an object read for the first page of a column
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,27 +24,27 @@ class ParquetReader(Reader):
     """A Parquet file, or a run of its row groups."""
 
     file: SourceFile
-    """Name of the file, and the share of its bytes that belongs to this run."""
+    """Name of the file, with the size of this run in bytes."""
 
     fields: pa.Schema
     run: range = range(0)
-    """Row groups of this run, by number."""
+    """Numbers of the row groups in this run."""
 
     group_rows: tuple[int, ...] = ()
-    """Rows in each row group of the file."""
+    """Number of rows in each row group of the file."""
 
     group_bytes: tuple[int, ...] = ()
-    """Bytes of each row group once decoded; of token lists, without other columns."""
+    """Decoded size of each row group in bytes; for token lists, without other columns."""
 
     row_sizes: tuple[float, ...] = ()
-    """Mean size of a row in each row group: tokens, or bytes of text; more if other columns hold lists of lists."""
+    """Mean size of a row in each row group, in tokens or bytes of text; larger if other columns hold lists of lists."""
 
     holds_lists: bool = False
-    """Whether the file is read as token lists, so that larger blocks are decoded at once."""
+    """Whether the file is read as token lists, for which larger blocks are decoded together."""
 
     @classmethod
     def open(cls, file: SourceFile) -> ParquetReader:
-        """Open a file: read the schema in its footer."""
+        """Open a file, and read the schema in its footer."""
         with reading(file.name), _opened(file, ahead=False) as parquet:
             return cls(file=file, fields=parquet.schema_arrow)
 
@@ -58,11 +58,11 @@ class ParquetReader(Reader):
         return Lists(self._with_sizes(columns.input_ids, has_labels=has_labels), has_labels)
 
     def _with_sizes(self, tokens: str | None = None, *, has_labels: bool = False) -> ParquetReader:
-        """Read the sizes of all row groups from the footer, given the column of token lists.
+        """Read the sizes of all row groups from the footer; `tokens` is the column of token lists.
 
-        The first row of each group is read before its metadata, in that column (None for all). If they are damaged,
-        pyarrow's reader raises an error, whereas access from Python ends the process, since nothing catches the C++
-        exception.
+        The first row of each group is read before the group's metadata, in column `tokens` (None: all columns). If the
+        data is damaged, pyarrow's reader raises an error, whereas access to the metadata from Python would end the
+        process, because nothing catches the C++ exception.
         """
         rows, decoded, row_sizes = list[int](), list[int](), list[float]()
         with reading(self.file.name), _opened(self.file, ahead=False) as parquet:
@@ -72,7 +72,7 @@ class ParquetReader(Reader):
                 next(parquet.iter_batches(1, [number], None if tokens is None else [tokens]), None)
                 group = parquet.metadata.row_group(number)
                 rows.append(max(group.num_rows, 0))
-                encoded = max(group.total_byte_size, 0)  # of all columns
+                encoded = max(group.total_byte_size, 0)  # size of all columns
                 tokens_held = 0 if leaf is None else max(group.column(leaf).num_values, 0)
                 decoded.append(encoded if leaf is None else 4 * (tokens_held + group.num_rows) * (1 + has_labels))
                 row_sizes.append(max(tokens_held or decoded[-1], encoded // 8) / max(rows[-1], 1))
@@ -101,7 +101,7 @@ class ParquetReader(Reader):
         return sum(self.group_rows[: self.run.start])
 
     def cut(self, size: int) -> Sequence[ParquetReader]:
-        """Cut between row groups, into pieces of about `size` bytes once decoded."""
+        """Cut between row groups into pieces of about `size` decoded bytes."""
         runs, start, held = [], 0, 0
         for stop, decoded in enumerate(self.group_bytes, start=1):
             held += decoded
@@ -114,7 +114,7 @@ class ParquetReader(Reader):
         ] or [self]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield record batches in order, each with the bytes of the file up to its end."""
+        """Yield (record batch, number of bytes of the file up to its end), in order."""
         present = [column for column in columns if column in self.fields.names]
         rows, done = self.rows, 0
         size, most = (LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
@@ -134,7 +134,7 @@ class ParquetReader(Reader):
 
 
 def _refuse_unread_json(parquet: pq.ParquetFile, columns: Sequence[str], name: str) -> None:
-    """Refuse columns of JSON that pyarrow reads as text: before 21, those of files without an Arrow schema."""
+    """Refuse JSON columns that pyarrow reads as text: before version 21, in files without an Arrow schema."""
     leaves = map(parquet.schema.column, range(len(parquet.schema)))
     of_json = {leaf.path.split(".")[0] for leaf in leaves if leaf.logical_type.type == "JSON"}
     for column in columns:
@@ -144,7 +144,7 @@ def _refuse_unread_json(parquet: pq.ParquetFile, columns: Sequence[str], name: s
 
 
 def _opened(file: SourceFile, *, ahead: bool) -> pq.ParquetFile:
-    """Open a Parquet file: to read its footer and a few pages, or its columns, which are read `ahead` of an object."""
+    """Open a Parquet file. With `ahead`, columns of an object are read ahead, not only its footer and a few pages."""
     path = file.stored
     if not isinstance(path, RemotePath):
         return pq.ParquetFile(path, memory_map=True)

@@ -1,4 +1,4 @@
-"""Records of several tokenized documents: preference pairs, or samples of one prompt as lists of lists."""
+"""Records with several tokenized documents: preference pairs, or samples for one prompt as lists of lists."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ _NESTED = pa.list_(pa.list_(pa.int64()))
 
 
 def _empty(count: int = 1) -> pa.Array:
-    """Return an array of empty lists; `pa.array` would import pandas, which takes half a second."""
+    """Return an array of empty lists. `pa.array` would import pandas, which takes half a second."""
     return as_lists(as_arrow(np.zeros(0, np.int64)), np.zeros(count, np.int64), _NESTED.value_type)
 
 
 def open_records(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
-    """Open a dataset of records of several tokenized documents, whose shared beginnings are stored once.
+    """Open a dataset of records with several tokenized documents. Shared beginnings are stored once.
 
-    A record holds lists of lists, or a preference pair, which makes a tree of two documents. Raises a PackerError if a
-    column is missing, or has another type.
+    A record holds lists of lists, or a preference pair, which becomes a tree of two documents. Raises a PackerError if
+    a column is missing or has another type.
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
     readers = found.each(lambda reader: reader.for_records(), readers)
@@ -86,7 +86,7 @@ _UNREAD = "'{}' is not read: set what it masks to -100 in the labels, and remove
 def _decode(
     refused: Callable[[Fields], Collection[str]], decode: Callable[[BlockRecords], Batch], records: BlockRecords
 ) -> Batch:
-    """Decode records, after a DocumentError for the first line with a column that says what is trained."""
+    """Decode records. Raises a DocumentError for the first line with an unread column that controls training."""
     for row, record in enumerate(records if not isinstance(records, pa.RecordBatch) else ()):
         for name in refused(record):
             raise DocumentError(row, _UNREAD.format(name), reason="invalid_labels")
@@ -94,7 +94,7 @@ def _decode(
 
 
 def _check_fields(reader: Reader, columns: Columns) -> None:
-    """Refuse a file whose tokens or labels are missing, or are no lists of lists."""
+    """Refuse a file whose tokens or labels are missing, or are not lists of lists."""
     fields, name = reader.fields, reader.file.name
     if fields is None:
         return
@@ -120,7 +120,7 @@ def _is_nested(value: object) -> bool:
 
 
 def _documents(columns: Columns, records: BlockRecords) -> Batch:
-    """Return the documents of records. A DocumentError has the number of the first record with a fault."""
+    """Return the documents of records. Raises a DocumentError with the number of the first faulty record."""
     tokens, labels = (_nested(records, column) for column in columns[:2])
     counts = list_lengths(tokens)
     wrong = np.flatnonzero(counts != list_lengths(labels))
@@ -135,7 +135,7 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
     rows = np.repeat(np.arange(len(counts)), np.maximum(counts, 1))
     places = np.repeat(np.cumsum(counts) - counts, np.maximum(counts, 1)) + np.arange(len(rows))
     places -= np.searchsorted(rows, rows)
-    places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
+    places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # index of an empty list, added below
     tokens, labels = (pa.concat_arrays([each.flatten(), _empty()]).take(as_arrow(places)) for each in (tokens, labels))
     try:
         batch = check_lists(Batch(tokens, labels, 0), columns)
@@ -145,7 +145,7 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
 
 
 def _nested(records: BlockRecords, column: str) -> pa.Array:
-    """Return a column as lists of lists of int64. A DocumentError has the number of the first record with a fault."""
+    """Return a column as lists of lists of int64. Raises a DocumentError with the number of the first faulty record."""
     if isinstance(records, pa.RecordBatch):
         values = as_plain(records.column(column))
     else:
@@ -171,11 +171,11 @@ def _check_record(value: object, row: int, column: str) -> None:
 CHOSEN, REJECTED = SIDES = tuple(columns_of_side(role) for role in ROLES)
 
 COLUMNS_OF_PAIRS = (*CHOSEN[:2], *REJECTED[:2])
-"""Columns of tokens and labels of both sides."""
+"""Token and label columns of both sides."""
 
 
 def _check_fields_of_pairs(reader: Reader) -> None:
-    """Raise a PackerError if a file lacks tokens or labels of a side, or they have another type."""
+    """Raise a PackerError if a file lacks tokens or labels of a side, or if these have another type."""
     fields, name = reader.fields, reader.file.name
     if fields is None:
         return
@@ -193,9 +193,9 @@ def _check_fields_of_pairs(reader: Reader) -> None:
 
 
 def _answers_of_pairs(records: BlockRecords) -> Batch:
-    """Return both answers of each pair in turn: chosen, rejected, chosen, ...
+    """Return the answers of all pairs, alternating: chosen, rejected, chosen, ...
 
-    A DocumentError has the number of the first pair that cannot be used, or that has one empty answer.
+    Raises a DocumentError with the number of the first pair that cannot be used, or has one empty answer.
     """
     batches = [Batch(_lists(records, side.input_ids), _lists(records, side.labels, label=True), 0) for side in SIDES]
     faults = [first_fault(batch, side) for batch, side in zip(batches, SIDES, strict=True)]
@@ -206,7 +206,9 @@ def _answers_of_pairs(records: BlockRecords) -> Batch:
         column = SIDES[int(lengths[1, row] == 0)].input_ids
         message = f"'{column}' is empty, and the other answer is not; drop the row"
         raise DocumentError(row, message, reason="missing_value")
-    order = as_arrow(np.arange(2 * len(records)).reshape(2, -1).T.reshape(-1))  # of pairs [a, b] and [c, d]: a, c, b, d
+    order = as_arrow(
+        np.arange(2 * len(records)).reshape(2, -1).T.reshape(-1)
+    )  # for pairs [a, b] and [c, d]: a, c, b, d
     tokens, labels = (
         pa.concat_arrays(list(map(int32_lists, sides))).take(order)
         for sides in zip(*(batch[:2] for batch in batches), strict=True)
@@ -239,17 +241,17 @@ def source_of_records(
     """Return a source whose records are decoded each time they are read.
 
     Args:
-        found: what was found.
+        found: files of the source.
         readers: readers of the files.
-        options: options for reading; kept columns have a value for each document.
+        options: reading options; kept columns have one value per document.
         columns: columns that `decode` reads.
         decode: see `DecodedInput.decode`.
-        empty: documents of a record that cannot be used.
-        encoder: tokenizes texts; without it, a record makes several documents with labels.
+        empty: documents that replace those of an unusable record.
+        encoder: encoder of texts; without it, a record makes several documents with labels.
     """
     kept, steps = options.value_columns, list[Step]()
     if encoder is None or (encoder.has_labels and encoder.documents_per_record != 1):
-        most = LONGEST if options.pairs else options.tree_len  # a pair is never divided
+        most = LONGEST if options.pairs else options.tree_len  # pairs are never divided
         stored, numbered = options.has_trees, options.numbers_records
         steps.append(partial(share_prefixes, max_len=most, stored=stored, numbered=numbered))
     if options.hashes_records:
@@ -285,16 +287,16 @@ def source_of_records(
 
 
 REPEATED, SAVED = "repeated", "saved"
-"""Counts of `Batch.counts`: tokens that repeat the beginning of another document of the record, and tokens that trees
-save by storing beginnings once."""
+"""Keys of `Batch.counts`: number of tokens that repeat the beginning of another document of the record, and number of
+tokens that trees save by storing beginnings once."""
 
 
 def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool = True) -> Batch:
-    """Join the documents of each record of a batch, which has labels, to trees.
+    """Join the documents of each record in a batch with labels to trees.
 
-    Trees of several documents have at most `max_len` tokens, so a record may make several, which `answer` numbers if
-    they are `numbered`. If they are not `stored`, the tokens that this would save are counted, and the documents stay
-    as they are.
+    Trees of several documents have at most `max_len` tokens, so a record may make several trees; with `numbered`, the
+    column `answer` numbers them. Without `stored`, the tokens that trees would save are only counted, and the documents
+    stay unchanged.
     """
     assert batch.labels is not None, "trees need labels"
     lists, labels = int32_lists(batch.input_ids), int32_lists(batch.labels)
@@ -311,7 +313,8 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     if not stored:
         return batch._replace(counts=counts)
     extra = {name: values.take(as_arrow(trees.documents)) for name, values in batch.extra.items()}
-    # three numbers for each node of each tree; none for an ordinary document, whose only node its first document trains
+    # Three numbers per node of each tree; none for an ordinary document, whose only node is trained by the first
+    # document.
     nodes = np.diff(trees.node_ends, prepend=0)
     last_answers = np.append(trees.nodes[:, 2], 0)[trees.node_ends - 1]
     firsts = trees.documents - np.searchsorted(records, records[trees.documents])

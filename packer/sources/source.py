@@ -1,7 +1,7 @@
-"""A source: inputs in order, read as one sequence of checked documents; those that it rejects; and its files.
+"""A source: its inputs in order, read as one sequence of checked documents, its rejected documents, and its files.
 
 Files are watched while they are packed, so that rows never mix two versions of a file. Values of documents are
-addressed in place, and decoded each time they are needed.
+addressed in place, or decoded each time they are needed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from packer.token_memory import TokenColumn
 
 @dataclass(frozen=True)
 class ValueColumn:
-    """A column with one value per list of a table; record batches are decoded each time values are needed."""
+    """A column with one value per list of a table. Record batches are decoded each time values are needed."""
 
     name: str
 
     type: pa.DataType
     stores: tuple[BatchStore, ...]
-    """Record batches that hold the values, in order; lists of lists become fixed-size ones if the type says so."""
+    """Record batches with the values, in order. Inner lists get a fixed size if they have one in the type."""
 
     @property
     def chunks(self) -> Iterator[pa.Array]:
@@ -53,13 +53,13 @@ class ValueColumn:
                 yield as_wide(chunk, width_of(self.type))
 
     def at(self, lists: NDArray[np.int64]) -> pa.Array:
-        """Return the values of lists, given their numbers in ascending order."""
-        # taken chunk by chunk, because `take` of a chunked array copies all chunks
+        """Return the values of the lists with these numbers, which ascend."""
+        # Take from one chunk at a time, because `take` on a chunked array copies all chunks.
         parts = [chunk.take(as_arrow(numbers)) for _, chunk, numbers in self._chunks_with(lists)]
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
 
     def _chunks_with(self, lists: NDArray[np.int64]) -> Iterator[tuple[int, pa.Array, NDArray[np.int64]]]:
-        """Yield each record batch that has some of `lists`, which are ascending: (number, column, lists in it)."""
+        """Yield (number, column, lists in it) for each record batch with some of `lists`, which ascend."""
         first = batches = 0
         for store in self.stores:
             end = first + int(store.ends[-1]) if len(store.ends) else first
@@ -73,23 +73,23 @@ class ValueColumn:
             first, batches = end, batches + len(store.ends)
 
     def of_lists(self, lists: NDArray[np.int64]) -> pa.Array:
-        """Return the values of lists, which may come in any order and repeat."""
+        """Return the values of lists by number, in any order and with repetitions."""
         found, positions = np.unique(lists, return_inverse=True)
         return self.at(found).take(as_arrow(positions))
 
     @cached_property
     def addresses(self) -> TokenColumn:
-        """Addresses of a column that holds one value per token, or several; the offsets of the latter may be made."""
+        """Addresses of a column with one or several values per token. For several values, offsets may be computed."""
         owners = tuple(store.owner for store in self.stores)
         return TokenColumn.from_arrow(self.chunks, owners if width_of(self.type) is None else None)
 
 
 @dataclass(frozen=True)
 class RecordColumn(ValueColumn):
-    """The record of each list, numbered from 0, by a column that numbers the lists of each record from 0."""
+    """Record number of each list, derived from a column that restarts at 0 in each record."""
 
     before: NDArray[np.int64]
-    """Shape (batches,): number of records of the source that begin before each record batch of the stores."""
+    """Number of records of the source that begin before each record batch of the stores; shape (batches,)."""
 
     @classmethod
     def of(cls, name: str, stores: Sequence[BatchStore]) -> RecordColumn:
@@ -101,13 +101,13 @@ class RecordColumn(ValueColumn):
 
     @property
     def chunks(self) -> Iterator[pa.Array]:
-        """All records, as arrays of int64 that are made one at a time."""
+        """All record numbers, as int64 arrays that are computed one at a time."""
         numbers = ValueColumn(self.name, self.type, self.stores).chunks
         for chunk, before in zip(numbers, self.before.tolist(), strict=True):
             yield as_arrow(before + np.cumsum(as_numpy(chunk) == 0) - 1)
 
     def at(self, lists: NDArray[np.int64]) -> pa.Array:
-        """Return the records of lists, given their numbers in ascending order."""
+        """Return the record numbers of lists, whose numbers ascend."""
         parts = [np.zeros(0, np.int64)]
         for batch, chunk, numbers in self._chunks_with(lists):
             parts.append((self.before[batch] + np.cumsum(as_numpy(chunk) == 0) - 1)[numbers])
@@ -118,7 +118,8 @@ class RecordColumn(ValueColumn):
 class TokenTable:
     """Checked documents of a source, in memory or memory-mapped.
 
-    No list is null or holds a null, offsets are valid, labels are as long as input_ids. Gathering checks token values.
+    No list is null or contains a null, offsets are valid, and labels are as long as input_ids. Token values are checked
+    when they are gathered.
     """
 
     input_ids: TokenColumn
@@ -126,20 +127,20 @@ class TokenTable:
     """Lists of labels; None if the source has none."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens in each document."""
+    """Number of tokens in each document, shape (documents,)."""
 
     lists: NDArray[np.int64] | None
-    """List of each document in the columns; None if document i is list i."""
+    """Index of each document's list in the columns; None if document i is list i."""
 
     extra: Mapping[str, ValueColumn]
     """Requested extra columns by name, with one value per list."""
 
     def lists_of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the lists in which these documents are."""
+        """Return the indices of the lists of these documents."""
         return documents if self.lists is None else self.lists[documents]
 
     def token_columns(self, row_format: RowFormat) -> dict[str, TokenColumn]:
-        """Return the columns that rows have their values per token from; those of an index only have labels counted."""
+        """Return the per-token columns to copy into rows; for an index, only labels, which are counted."""
         columns = {} if row_format.index_only else {"input_ids": self.input_ids}
         if self.labels is not None and "labels" in row_format.token_columns:
             columns["labels"] = self.labels
@@ -147,7 +148,7 @@ class TokenTable:
 
 
 class TextEncoder(Protocol):
-    """What a source asks of the encoder that tokenizes its text."""
+    """Interface of the encoder that tokenizes the text of a source."""
 
     has_labels: bool
     documents_per_record: int | None
@@ -156,7 +157,7 @@ class TextEncoder(Protocol):
 
     @property
     def note(self) -> str | None:
-        """What the summary says of prompts and completions that are packed as texts."""
+        """Note in the summary if prompts and completions are packed as plain text."""
 
     def unread(self, counts: Mapping[str, int]) -> dict[str, list[str]]:
         """Return the counted fields of messages and parts that nothing reads."""
@@ -167,17 +168,17 @@ class Rejections:
     """Rejected documents of a source, in ascending order."""
 
     documents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """(rejected,) number of each document."""
+    """Number of each document, shape (rejected,)."""
 
     reasons: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
-    """(rejected,) index of the reason of each in `REASONS`."""
+    """Index in `REASONS` of the reason of each document, shape (rejected,)."""
 
     parts: tuple[Callable[[], Iterator[RejectedRecord]], ...] = ()
-    """Functions that read files which list them; empty unless the source has been decoded."""
+    """Functions that yield the rejected records from the files written while decoding; empty if nothing was decoded."""
 
     @classmethod
     def of(cls, numbers: array[int], parts: Iterable[Callable[[], Iterator[RejectedRecord]]] = ()) -> Rejections:
-        """Make them of the number of each document, and the index of its reason in `REASONS`, in turn."""
+        """Build from a flat array of pairs: number of a document, index of its reason in `REASONS`."""
         documents, reasons = np.array(numbers, np.int64).reshape(-1, 2).T
         return cls(documents=documents, reasons=reasons.astype(np.uint8), parts=tuple(parts))
 
@@ -188,7 +189,7 @@ class Rejections:
         return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
 
     def records(self) -> Iterator[RejectedRecord]:
-        """Yield the records of the rejected documents, from the files that list them."""
+        """Yield the records of the rejected documents from the files that list them."""
         return (one for part in self.parts for one in part())
 
 
@@ -196,8 +197,8 @@ class Rejections:
 class Source:
     """Documents in a fixed order, from one or more inputs, opened and ready to read.
 
-    A source holds no documents, only mappings of files and addresses of lists; every pass (`read_documents`) checks
-    what it reads. A mapped source can be pickled; unpickling maps its files again by path.
+    A source holds no documents, only file mappings and addresses of lists; every pass (`read_documents`) checks what it
+    reads. A mapped source can be pickled; unpickling maps its files again by path.
 
     Documents are numbered from 0 across all inputs.
     """
@@ -210,10 +211,10 @@ class Source:
     """Columns to read from every input."""
 
     encoder: TextEncoder | None = field(default=None, compare=False)
-    """Tokenizes text; None if the source holds tokens."""
+    """Encoder of text; None if the source holds tokens."""
 
     fields: tuple[str, ...] = ()
-    """Names of all columns in schemas and first records, read or not; none if one column is read of many."""
+    """Names of all columns in schemas and first records, read or not; empty if only one of many columns is read."""
 
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
@@ -222,25 +223,25 @@ class Source:
     """Padding or end-of-sequence token of the tokenizer; None if unknown."""
 
     skips: bool = False
-    """Whether documents that cannot be used are rejected when they are decoded, and empty."""
+    """Whether unusable documents are rejected when they are decoded; they keep their number and become empty."""
 
     packed_by: tuple[str, ...] = ()
-    """Columns by which rows that were packed before are divided into documents; empty if records are documents."""
+    """Columns by which already packed rows are divided into documents; empty if records are documents."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """Sums of `Batch.counts` over inputs that were decoded, once they have been read."""
+    """Sums of `Batch.counts` over decoded inputs, available after reading them."""
 
     rejections: Rejections = Rejections()
-    """Rejected documents of inputs that were decoded, once they have been read."""
+    """Rejected documents of decoded inputs, available after reading them."""
 
     @property
     def numbers_records(self) -> bool:
-        """Whether a record makes any number of documents, which the column `answer` numbers."""
+        """Whether a record can make any number of documents, numbered by the column `answer`."""
         return any(input_.numbers_documents == ANSWER for input_ in self.inputs)
 
     @property
     def text(self) -> TextIdentity | None:
-        """Everything that shapes the tokens of text, for the manifest; None if the source holds tokens."""
+        """Everything that determines the tokens of text, for the manifest; None if the source holds tokens."""
         return None if self.encoder is None else self.encoder.identity
 
     @property
@@ -255,16 +256,16 @@ class Source:
 
     @property
     def mapped(self) -> bool:
-        """Whether all documents can be addressed in memory, so that `table` works and nothing has to be decoded."""
+        """Whether all documents can be addressed in memory, so that `table` works and nothing must be decoded."""
         return all(input_.is_mapped for input_ in self.inputs)
 
     @property
     def has_labels(self) -> bool:
-        """Whether the documents have labels: either all have, or none has."""
+        """Whether the documents have labels; either all have them, or none."""
         return any(input_.has_labels for input_ in self.inputs)
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
-        """Return all documents of a mapped, checked source by address, given the length of each."""
+        """Return a table with the addresses of all documents of a mapped and checked source; `lengths` are theirs."""
         assert self.mapped, "spill first"
         mapped = self.mapped_inputs
         labels = [input_.tokens(input_.columns.labels) for input_ in mapped if input_.labels]
@@ -277,13 +278,13 @@ class Source:
         )
 
     def token_column(self, *, label: bool) -> str:
-        """Return the name of the column with the tokens or labels, for messages."""
+        """Return the name of the token or label column, for messages."""
         return self.columns.labels if label else self.columns.input_ids
 
     def value_columns(self) -> dict[str, ValueColumn]:
         """Return the extra columns of a mapped source, one value per list, decoded on demand.
 
-        A SourceError is raised if a column has different types in different files.
+        Raises a SourceError if a column has different types in different files.
         """
         inputs = [(input_, store) for input_ in self.mapped_inputs for store in input_.stores if len(store.ends)]
         types = [(input_.file.name, input_.types_in(store)) for input_, store in inputs]
@@ -317,25 +318,25 @@ class Watch:
     """Source files and their state when the source was opened."""
 
     states: Mapping[Path, tuple[str, State]]
-    """Name of each file in the source and its state (bytes, time of the last write in ns, inode), by path."""
+    """By path, the name of each file in the source and its state: bytes, time of the last write in ns, inode."""
 
     due: float = 0.0
-    """Time of this machine's clock from which on `check_again` checks."""
+    """Monotonic time from which on `check_again` checks."""
 
     @classmethod
     def of(cls, opened: Source) -> Watch:
-        """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version."""
+        """Watch all files of a source; a dataset in memory has none. Objects in storage are read by version instead."""
         names = {path: path.name for file in opened.files for path in file.beside}
         names |= {file.path: file.name for file in opened.files if file.path is not None}
         return cls(states={path: (name, _state(path, name)) for path, name in names.items() if isinstance(path, Path)})
 
     def of_mapped(self, spilled: Source) -> Watch:
-        """Watch only files that are still read. Decoded files may change."""
+        """Watch only mapped files. Decoded files are not read again and may change."""
         read = {path for input_ in spilled.mapped_inputs if not input_.is_copy for path in input_.file.paths}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:
-        """Raise a SourceError if a file was written to, replaced or removed, by one `stat` call per file."""
+        """Raise a SourceError if a file was modified, replaced or removed; makes one `stat` call per file."""
         for path, (name, state) in self.states.items():
             now = _state(path, name)
             if now != state:
@@ -345,10 +346,10 @@ class Watch:
                 )
 
     def check_again(self) -> None:
-        """Check as `check` does, but not so often that it takes more than a twentieth of the time.
+        """Check like `check`, but not so often that it takes more than a twentieth of the time.
 
-        It is called in every task: with 100,000 files and as many shards, `check` would make 10**10 `stat` calls.
-        `check` must follow at the end.
+        Every task calls this: with 100,000 files and as many shards, `check` would make 10**10 `stat` calls. Call
+        `check` at the end.
         """
         begun = time.monotonic()
         if begun >= self.due:
@@ -371,22 +372,21 @@ def _state(path: Path, name: str) -> State:
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """Checked documents of a source, numbered in its order; made by `read_documents`.
+    """Checked documents of a source, numbered in its order; returned by `read_documents`.
 
-    Nothing is held per document, except for lengths if they were requested. Can be pickled; addresses of columns are
-    computed again.
+    No data is held per document, except for requested lengths. Can be pickled; addresses of columns are computed again.
     """
 
     source: Source
-    """The source, which has been read to its end, with the counts and rejections of all documents."""
+    """The source after reading it to its end, with the counts and rejections of all documents."""
 
     identity: SourceIdentity
 
     lengths: NDArray[np.int32] | None = None
-    """(documents,) tokens of each document; None unless they were requested."""
+    """Number of tokens of each document, shape (documents,); None unless requested."""
 
     extra: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
-    """Extra columns, one value per list; empty if they were not requested."""
+    """Extra columns, one value per list; empty unless requested."""
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
@@ -398,9 +398,9 @@ class Documents:
         return f"document {document}"
 
     def value_fault(self, document: int, start: int, values: NDArray[np.integer], *, label: bool) -> str:
-        """Return a message that names the first of some values of a document that is not a token id, or not a label.
+        """Return a message that names the first value, in a part of a document, that is not a token id or label.
 
-        `start` is the position of the first of these values in the document.
+        `start` is the position of the first of `values` in the document.
         """
         position = int(wrong_values(values, label=label).argmax())
         name = self.source.token_column(label=label)
@@ -409,7 +409,7 @@ class Documents:
 
     @cached_property
     def table(self) -> TokenTable:
-        """Columns of all documents of a mapped source, by address; `lengths` is empty."""
+        """Columns of all documents of a mapped source, by address. `lengths` is empty."""
         with reading(self.source.name):
             fetch_queued()
         return self.source.table(np.zeros(0, np.int32))
@@ -423,8 +423,8 @@ def read_documents(
 ) -> Documents:
     """Check every document of a source in one pass.
 
-    Nothing is held per document, unless lengths or extra columns are requested. Raises a SourceError if the source has
-    no documents, a document or file is invalid, or no type holds all values of an extra column.
+    No data is held per document, unless lengths or extra columns are requested. Raises a SourceError if the source has
+    no documents, if a document or file is invalid, or if no type holds all values of an extra column.
     """
     stage = "lengths" if source.mapped else "tokenize" if source.encoder else "decode"
     size = sum(file.bytes for file in source.files)
@@ -473,12 +473,12 @@ def read_documents(
 
 
 def _extra(documents: Documents, columns: Mapping[str, Sequence[pa.Array]]) -> dict[str, pa.ChunkedArray]:
-    """Return the extra columns of documents, given their parts."""
+    """Return the extra columns of documents, joined from their parts."""
     extra = {}
     for name, chunks in columns.items():
         try:
             extra[name] = pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
-        except DocumentError as fault:  # with the first document that does not fit
+        except DocumentError as fault:  # names the first document that does not fit
             raise SourceError(f"{documents.describe(fault.row)}: {fault.message}") from None
     if documents.source.numbers_records:
         extra[RECORD_IDS] = pa.chunked_array([as_arrow(np.cumsum(as_numpy(extra[ANSWER].combine_chunks()) == 0) - 1)])

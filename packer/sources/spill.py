@@ -1,14 +1,14 @@
-"""Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a checkpoint.
+"""Decode inputs that cannot be mapped: once, in parallel pieces, each to an Arrow stream with a checkpoint.
 
 00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns
 00003-00000.rejected  rejected documents, if unusable ones are rejected; see `RejectedFile`
-00003-00000.json      checkpoint of what the stream was made from, and of its hash; written last, so that it marks the
-                      stream as complete
+00003-00000.json      checkpoint with the origin of the stream and its hash; written last, so it marks the stream as
+                      complete
 
-types.unified         hashes of all streams with extra columns of one type each; only if processes share the work
+types.unified         hashes of all streams whose extra columns have one type each; only if processes share the work
 
-Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash. If processes
-share the work, streams are synced instead, and are used as they are.
+Nothing is synced. After a kill or a power failure, a stream is reused only if it matches its hash. If processes share
+the work, streams are synced instead, and reused without a check.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from packer.stores import AnyPath, each_opened_at
 from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
 
-WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
+WORTH_PROCESSES = 1 << 28  # bytes of text files above which processes tokenize instead of threads
 
 
 def spill_source(
@@ -59,17 +59,16 @@ def spill_source(
     *,
     engine: Engine = Engine(),  # noqa: B008 (immutable)
 ) -> Source:
-    """Decode inputs that cannot be mapped to Arrow streams in `folder`, reusing complete ones from earlier.
+    """Decode inputs that cannot be mapped to Arrow streams in `folder`; reuse complete streams from earlier runs.
 
     The returned source is mapped. It keeps the names and sizes of the original files, and the names of documents.
-    Neither the streams nor the errors of one process depend on the engine. Progress is reported as "decode" or
-    "tokenize", in documents.
-
-    A SourceError is raised if a document is invalid, or no type holds all values of an extra column.
+    Neither the streams nor the errors of a process depend on the engine. Progress is reported as "decode" or
+    "tokenize", in documents. Raises a SourceError if a document is invalid, or if no type holds all values of an extra
+    column.
     """
     if source.mapped:
         return source
-    import pyarrow.compute  # noqa: F401 (its first import ends the process if threads have used up the memory)
+    import pyarrow.compute  # noqa: F401 (if first imported when threads have used up the memory, it ends the process)
 
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces=pieces, source=source, sync=engine.is_shared or not engine.is_local)
@@ -86,7 +85,7 @@ def spill_source(
 
 
 def _unify_types(decoding: _Decoding, folder: AnyPath, engine: Engine) -> None:
-    """Give each extra column one type in all streams, in only one of the processes that share the work."""
+    """Give each extra column one type in all streams. Only one of the processes that share the work does this."""
     if not engine.is_shared:
         decoding.unify_types()
         return
@@ -103,7 +102,7 @@ def _unify_types(decoding: _Decoding, folder: AnyPath, engine: Engine) -> None:
 
 
 def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
-    """Return the inputs of a source, with decoded streams in place of the inputs that were decoded."""
+    """Return the inputs of a source, with decoded streams in place of inputs that were decoded."""
     inputs, opened = list(source.inputs), zip(pieces, _open_all(pieces), strict=True)
     for number, of_input in groupby(opened, key=lambda pair: pair[0].input_number):
         origin, parts = inputs[number], [part for _, part in of_input]
@@ -119,7 +118,7 @@ def _open_pieces(source: Source, pieces: list[Piece]) -> tuple[Input, ...]:
 
 
 def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejections:
-    """Return the rejected documents of decoded pieces, given the inputs that these were joined to."""
+    """Return the rejected documents of decoded pieces; `inputs` are the inputs made of these pieces."""
     first_lists = np.cumsum([0, *(input_.rows or 0 for input_ in inputs)])
     numbers, parts = array("q"), []
     for number, of_input in groupby(pieces, key=lambda piece: piece.input_number):
@@ -161,18 +160,17 @@ class _Decoding:
     sync: bool
     """Whether streams are synced."""
     threads: int = 1
-    """Threads that decode a piece in another process: more than one if there are fewer pieces than workers."""
+    """Number of threads that decode a piece in another process; more than one if pieces are fewer than workers."""
 
     def __call__(self, number: int) -> int:
-        """Decode a piece in another process; return its number."""
+        """Decode a piece in another process, and return its number."""
         with closing(DecodePool(self.threads)) as pool:
             return self.decode(number, pool)
 
     def run(self, engine: Engine, progress: Progress) -> None:
-        """Decode all pieces that are not decoded.
+        """Decode all pieces that are not decoded yet.
 
-        Raises the first error in the order of the source. If processes share the work, only pieces of this process
-        count.
+        Raises the first error in source order. If processes share the work, only pieces of this process count.
         """
         numbers = range(len(self.pieces))
         runner, task = engine, self
@@ -193,7 +191,7 @@ class _Decoding:
                 raise
 
     def _is_worth_processes(self, engine: Engine) -> bool:
-        """Whether so much text is left that processes are done earlier: threads wait for the interpreter's lock."""
+        """Whether so much text is left that processes finish earlier; threads wait for the interpreter's lock."""
         if self.source.encoder is None or engine.is_shared or not engine.is_local or engine.workers == 1:
             return False
         if len(self.pieces) == 1 or any(piece.input.file.path is None for piece in self.pieces):
@@ -201,7 +199,7 @@ class _Decoding:
         return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
 
     def decoded(self, numbers: Sequence[int]) -> list[int]:
-        """Return which of these pieces have been decoded."""
+        """Return the numbers of the given pieces that have been decoded."""
         pieces = [self.pieces[number] for number in numbers]
         found = store_at(pieces[0].path.parent).each(Piece.is_written, pieces) if pieces else []
         return [number for number, is_decoded in zip(numbers, found, strict=True) if is_decoded]
@@ -209,8 +207,8 @@ class _Decoding:
     def unify_types(self) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
 
-        Types are joined in the order of the source, so that they depend on its values alone. Raises a SourceError that
-        names the first document that does not fit.
+        Types are joined in source order, so they depend only on the values. Raises a SourceError that names the first
+        document that does not fit.
         """
         opened = _open_all(self.pieces)
         streams = [
@@ -228,7 +226,7 @@ class _Decoding:
                         joined[name] = join_with(kind, chunk, name, first_row=row)
                     row += len(chunk)
         for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True)):
-            schema = part.stores[0].schema  # a stream is one store
+            schema = part.stores[0].schema  # a stream is a single store
             types = {name: schema.field(name).type for name in part.columns.extra}
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
                 checkpoint = piece.checkpoint()
@@ -248,7 +246,7 @@ class _Decoding:
                 raise self._described(fault, number) from None
 
     def decode(self, number: int, pool: DecodePool) -> int:
-        """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid.
+        """Decode a piece unless its stream is intact; return its number. Raises SourceError for an invalid document.
 
         Reports the bytes and documents of the piece that were read.
         """
@@ -279,7 +277,7 @@ class _Decoding:
                 has_labels = bool(piece.input.has_labels)
                 digest = write_stream(piece.path, listing, piece.columns, has_labels=has_labels, sync=self.sync)
         except DocumentError as fault:
-            if fault.place is None:  # in a column of the stream
+            if fault.place is None:  # the fault is in a column of the stream
                 fault.place = piece.input.place(fault.row)
             raise self._described(fault, number) from None
         listed = None if rejected is None else rejected.checkpoint
@@ -287,7 +285,7 @@ class _Decoding:
         return number
 
     def _reporter(self, progress: Progress) -> TaskSums:
-        """Return a function that reports the progress of all pieces, of which the bytes and documents are added up."""
+        """Return a function that reports progress, with the bytes and documents of all pieces summed."""
         stage = "decode" if self.source.encoder is None else "tokenize"
         total = sum(piece.input.file.bytes for piece in self.pieces)
         return TaskSums(lambda read, documents: progress(stage, *documents_of(documents, read, total)))
@@ -298,50 +296,50 @@ class _Decoding:
 
     def _described(self, fault: DocumentError, number: int) -> SourceError:
         """Return the error for users about a document of a piece."""
-        if not all(piece.is_written() for piece in self.pieces[:number]):  # another task is still decoding these
+        if not all(piece.is_written() for piece in self.pieces[:number]):  # other tasks are still decoding these
             return fault.in_source(None)
         before = self.source.inputs[: self.pieces[number].input_number]
         mapped = sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists))
         return fault.in_source(sum(map(self.documents_of, range(number))) + mapped + fault.row)
 
 
-_PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
-_PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
+_PIECE = 32 << 20  # bytes per piece; small enough that all cores finish together, large enough that files are few
+_PIECES = 1 << 12  # maximum number of pieces besides one per file: a process may map 65,530 files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A piece of an input, and the stream that it is decoded into, which a checkpoint completes."""
+    """A piece of an input, and the stream to which it is decoded; a checkpoint marks the stream as complete."""
 
     path: AnyPath
     made_from: str
-    """Size of pieces and, of a dataset in memory, its content: a stream is used again if its checkpoint has the same.
+    """Size of pieces and, for a dataset in memory, its content. A stream is reused if its checkpoint has the same.
 
-    The folder of the streams belongs to one request, that is, to the same options and files.
+    The folder of the streams belongs to one request: the same options and files.
     """
     input_number: int
     """Index of the input in the source."""
     input: DecodedInput
-    """The piece, which can be read like any input."""
+    """The piece, readable like any input."""
     columns: Columns
     """Columns of the stream."""
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """Return the facts of the checkpoint. Raises a FileNotFoundError if it is missing or does not fit."""
+        """Return the facts of the checkpoint. Raises a FileNotFoundError if it is missing or from another input."""
         checkpoint = checkpoint_of(store_at(self.path.parent).get(self.checkpoint_path.name))
         if checkpoint is None or checkpoint.facts["made_from"] != self.made_from:
             raise FileNotFoundError(errno.ENOENT, "there is no such checkpoint", str(self.checkpoint_path))
         return checkpoint.facts
 
     def is_written(self) -> bool:
-        """Whether the file exists, made from the same input; its content is not compared."""
+        """Whether the file exists and was made from the same input. Its content is not compared."""
         try:
             return bool(self.checkpoint()) and self.path.is_file()
         except FileNotFoundError:
             return False
 
     def is_intact(self) -> bool:
-        """Whether the stream, and the list of rejected documents if there is one, exist and match their hashes."""
+        """Whether the stream, and the list of rejected documents if any, exist and match their hashes."""
         try:
             checkpoint = self.checkpoint()
         except FileNotFoundError:
@@ -353,7 +351,7 @@ class Piece:
     def write_checkpoint(self, facts: Mapping[str, object]) -> None:
         """Mark the file as complete.
 
-        `facts` has its hash, "xxh3_128"; of a stream also "counts", the sums of `Batch.counts`, and "rejected", see
+        `facts` has its hash, "xxh3_128"; for a stream also "counts", the sums of `Batch.counts`, and "rejected", see
         `RejectedFile`.
         """
         with _atomic_write(self.checkpoint_path) as temporary:
@@ -386,12 +384,12 @@ def write_stream(
     has_labels: bool,
     sync: bool = False,
 ) -> str:
-    """Write the checked batches of an input as a stream, which gets its name when it is complete; return its hash.
+    """Write the checked batches of an input as a stream, which is renamed when complete. Returns its hash.
 
     `columns` has the names in the stream. Raises a DocumentError if values of an extra column have no common type.
-    Unless `sync`, the stream need not survive a crash of the system.
+    Without `sync`, the stream need not survive a crash of the system.
     """
-    kinds: dict[str, pa.DataType] = {}  # that hold the values of all batches so far
+    kinds: dict[str, pa.DataType] = {}  # types that hold the values of all batches so far
     made = _record_batches(batches, columns, kinds, has_labels=has_labels)
     files: list[Path] = []
     with _atomic_write(path, sync=sync) as temporary:
@@ -415,9 +413,9 @@ def write_stream(
 def _record_batches(
     batches: Iterable[Batch], columns: Columns, kinds: dict[str, pa.DataType], *, has_labels: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield documents as record batches, an empty one if there are none; extra columns have the types of their batch.
+    """Yield documents as record batches, an empty one if there are none. Extra columns have the types of their batch.
 
-    `kinds` is updated to types that hold all of their values. A DocumentError is raised if there is none.
+    `kinds` is updated to types that hold all values. Raises a DocumentError if there is no such type.
     """
     rows = 0
     for batch in batches:
@@ -435,9 +433,9 @@ def _record_batches(
 
 
 def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
-    """Write the documents of several streams as one, with the extra columns converted to these types; return its hash.
+    """Write the documents of several streams as one, with extra columns converted to these types. Returns its hash.
 
-    A DocumentError is raised if a type does not hold a value exactly.
+    Raises a DocumentError if a type does not represent a value exactly.
     """
     row = 0
     with closing(HashingFile(path)) as file, ExitStack() as stack:
@@ -457,9 +455,9 @@ def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataTyp
 
 
 class RejectedFile(HashingFile):
-    """File that lists the rejected documents of a piece, written while its batches pass.
+    """File that lists the rejected documents of a piece; it is written while the batches pass.
 
-    It has a line of JSON for each: [row in the piece, line in the piece or row in the file, reason, message].
+    Each has a line of JSON: [row in the piece, line in the piece or row in the file, reason, message].
     """
 
     def __init__(self, path: Path, first_row: int) -> None:
@@ -469,11 +467,11 @@ class RejectedFile(HashingFile):
 
     @property
     def checkpoint(self) -> dict[str, object]:
-        """Facts of the checkpoint: the hash of the piece, and its lines, None if records are located by row."""
+        """Facts for the checkpoint: the hash of the file, and the piece's lines; None if records are located by row."""
         return {"lines": self._lines, "xxh3_128": self.hexdigest()}
 
     def pass_on(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of a piece, and list the rejected documents of each."""
+        """Yield the batches of a piece unchanged, and list the rejected documents of each."""
         first_row = first_record = 0
         for batch in batches:
             rows = np.array([one.row for one in batch.rejected], np.int64)
@@ -493,10 +491,10 @@ class RejectedFile(HashingFile):
 
 
 def _rejections_in(path: AnyPath, file: str, *, first_list: int, lines_before: int | None) -> Iterator[RejectedRecord]:
-    """Yield what a `RejectedFile` lists; `document` is the number of a list of the source.
+    """Yield the entries of a `RejectedFile`; `document` is the number of a list of the source.
 
-    The piece of the file begins after `first_list` lists of the source, and after `lines_before` lines of its file,
-    None if records are located by row.
+    The piece begins after `first_list` lists of the source, and after `lines_before` lines of its file (None if records
+    are located by row).
     """
     with path.open("rb") as lines:
         for content in lines:
@@ -514,24 +512,24 @@ def _rejections_in(path: AnyPath, file: str, *, first_list: int, lines_before: i
 
 @contextmanager
 def _atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
-    """Yield a temporary path to write to; at the end, the file is put in place, synced if `sync`."""
+    """Yield a temporary path to write to. At the end, the file is moved into place; it is synced if `sync`."""
     store = store_at(path.parent, sync=sync)
     if isinstance(path, Path):
-        path.parent.mkdir(exist_ok=True)  # but not that of an output that was removed meanwhile
+        path.parent.mkdir(exist_ok=True)  # not its parents: the output may have been removed in the meantime
     with store.temporary(f".{path.name}") as temporary:  # hidden, so that it is removed if this process dies
         yield temporary
         store.put_file(path.name, temporary)
 
 
 def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
-    """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
+    """Cut the inputs that are not mapped into pieces. The cuts depend only on the files and the columns."""
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
     stored = COLUMNS._replace(extra=source.columns.extra)
     pieces = []
     for number, input_ in enumerate(source.inputs):
         if not isinstance(input_, DecodedInput):
             continue
-        content = "" if input_.file.path is not None else source.fingerprint or uuid.uuid4().hex  # used once
+        content = "" if input_.file.path is not None else source.fingerprint or uuid.uuid4().hex  # unique
         for part, piece in enumerate(input_.cut(size)):
             path = folder / f"{number:05d}-{part:05d}.arrow"
             made_from = f"{size} {content}"
@@ -540,5 +538,5 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
 
 
 def _open_all(pieces: Sequence[Piece]) -> list[MappedLists]:
-    """Map the streams of all pieces, in object storage several at a time."""
+    """Map the streams of all pieces; in object storage, several at the same time."""
     return each_opened_at(pieces[0].path, Piece.open, pieces) if pieces else []

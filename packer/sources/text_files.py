@@ -18,10 +18,10 @@ from packer.sources.list_checks import Faults
 COLUMN = "text"
 """Column of a plain text file."""
 
-_READ = 1 << 20  # bytes of a plain file read at once
+_READ = 1 << 20  # number of bytes of a plain file read at once
 
 _Record: TypeAlias = dict[str, str] | DocumentError
-"""A record, or the error for one with another number of fields than the header."""
+"""A record, or the error for a record whose number of fields differs from the header's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class CsvFile(Reader):
 
     @classmethod
     def open(cls, file: SourceFile) -> CsvFile:
-        """Open a CSV file: read its header."""
+        """Open a CSV file, and read its header."""
         reader = cls(file=file)
         try:
             header, _ = next(reader.parsed(), (None, 0))
@@ -44,9 +44,9 @@ class CsvFile(Reader):
         return replace(reader, fields=header)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[_Record], int]]:
-        """Yield records, about `BLOCK` characters at a time, with the bytes of the file read so far.
+        """Yield (records of about `BLOCK` characters, number of bytes of the file read so far).
 
-        A DocumentError for wrong quotes or bytes that are not UTF-8 has the index of the record in its block.
+        For wrong quotes, or bytes that are not UTF-8, raises a DocumentError with the index of the record in its block.
         """
         block: list[_Record] = []
         size = done = 0
@@ -63,19 +63,19 @@ class CsvFile(Reader):
             yield block, done
 
     def parsed(self) -> Iterator[tuple[_Record, int]]:
-        """Yield the header and then the records, each with the bytes of the file read so far."""
+        """Yield the header and then the records, each with the number of bytes of the file read so far."""
         with reading(self.file.name), opened(self.path) as (file, stream):
             text = io.TextIOWrapper(io.BufferedReader(stream, 1 << 20), encoding="utf-8-sig", newline="")
             for record in _records(text, self.file.name):
                 yield record, file.tell()
 
     def records(self, block: list[_Record], columns: Sequence[str]) -> tuple[list[dict[str, str]], Faults]:
-        """Return the records, which are parsed already."""
+        """Return the records, which are already parsed."""
         faults = {row: record.at(row) for row, record in enumerate(block) if isinstance(record, DocumentError)}
         return [{} if isinstance(record, DocumentError) else record for record in block], faults
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that the header names each of these columns."""
+        """Check that each of these columns is in the header."""
         for column in columns:
             if self.fields is not None and column not in self.fields:
                 raise PackerError(f"{self.file.name}: no column '{column}' (found: {', '.join(self.fields)})")
@@ -96,7 +96,7 @@ class PlainText(Reader):
         return cls(file=file)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
-        """Yield the content of the file; raise a DocumentError if it has more than `MOST_RECORD` bytes."""
+        """Yield the content of the file. Raises a DocumentError if it has more than `MOST_RECORD` bytes."""
         parts: list[bytes] = []
         held = 0
         with reading(self.file.name), opened(self.path) as (_, stream):
@@ -116,14 +116,14 @@ class PlainText(Reader):
             return [{}], {0: DocumentError(0, message, reason="unreadable")}
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that no other column is asked for."""
+        """Check that no other column is requested."""
         for column in columns:
             if column != COLUMN:
                 raise PackerError(f"{self.file.name}: a text file has no column '{column}': leave it out")
 
 
 def _records(text: io.TextIOWrapper, name: str) -> Iterator[_Record]:
-    """Yield a record of empty strings for the header, and the records, or errors for them; blank lines are ignored."""
+    """Yield a record of empty strings for the header, then records or their errors. Blank lines are ignored."""
     csv.field_size_limit(documents.MOST_RECORD)
     header: list[str] | None = None
     count = size = 0

@@ -26,17 +26,17 @@ from packer.token_memory import list_lengths
 def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
     """Open a tokenized dataset: find its columns, without reading the documents.
 
-    Only a labels column named "labels" may be missing. The column "exchange_starts", with the tokens at which exchanges
+    Only a label column named "labels" may be missing. The column "exchange_starts", with the tokens at which exchanges
     of chats begin, is read if documents may be split there.
 
-    Records of several documents, such as preference pairs, are opened by `open_records`.
+    `open_records` opens records with several documents, such as preference pairs.
     """
     refuse_masks((*options.value_columns, *options.keep_tokens), (*MASKS, *PROMPT_LENGTHS))
     _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
         return open_records(found, readers, options)
 
-    # Find the columns, and masks beside them, by those of the first file that has any.
+    # Find the columns, and masks beside them, in the first file with columns.
     fields = next((reader.fields for reader in readers if reader.fields), {})
     names = names_of(fields)
     if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
@@ -47,11 +47,11 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
     read = _with_masks(_columns_of(options, names), fields, found.name)
     rows = row_columns(readers, names, read, _without(read, read.masks))
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
-    used = {*wanted.wanted(has_labels=True)}  # also masks that turn out to mask nothing
+    used = {*wanted.wanted(has_labels=True)}  # including masks that turn out to mask nothing
     if columns.input_ids in names:
         _refuse_shifted(found, fields, used)
 
-    # Find the lists of each file, and what their first values say of the columns.
+    # Find the lists of each file, and examine the first values of the columns.
     skips = options.on_error == "skip"
     lists = found.each(lambda reader: reader.for_lists(wanted), readers)
     inputs = [open_lists(each, wanted, in_place=True, skips=skips) for each in lists]
@@ -83,7 +83,7 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
 
 
 def _columns_of(options: ReadOptions, names: Sequence[str]) -> Columns:
-    """Return the columns that the options name, and the starts of exchanges if they are there, or must be."""
+    """Return the columns that the options name, and the exchange starts if they exist or are required."""
     keep, per_token = options.value_columns, options.keep_tokens
     is_read = options.splits_at_exchanges and (options.needs_exchanges or EXCHANGE_STARTS in names)
     places = (EXCHANGE_STARTS,) if is_read and EXCHANGE_STARTS not in keep else ()
@@ -99,7 +99,7 @@ def _columns_of(options: ReadOptions, names: Sequence[str]) -> Columns:
 
 
 def _refuse_unused(found: Found, options: ReadOptions) -> None:
-    """Raise a PackerError if an option is for files of another format than all of the source."""
+    """Raise a PackerError if an option is for a file format that does not occur in the source."""
     endings, arrays = {path.suffix for file in found.files for path in file.paths}, {".bin", ".npy"}
     for name, value, used_by in (
         ("--document", None if options.document == "document" else options.document, {".idx"}),
@@ -112,14 +112,14 @@ def _refuse_unused(found: Found, options: ReadOptions) -> None:
 
 
 def refuse_masks(keep: Sequence[str], names: Sequence[str] = MASKS) -> None:
-    """Raise a PackerError if one of the columns to keep is a mask, or another one of these names."""
+    """Raise a PackerError if a column to keep is a mask, or has another name in `names`."""
     for name in keep:
         if name in names:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
 
 
 def _refuse_shifted(found: Found, fields: Fields, used: Collection[str]) -> None:
-    """Raise a PackerError for a column that says what is trained of the next token, in rows of unknown documents."""
+    """Raise a PackerError for a column that marks training of the next token in rows without known documents."""
     for name in (name for name in loss_columns(fields, SHIFTED) if name not in used):
         raise PackerError(
             f"{found.name}: '{name}' says what is trained of the next token, beside columns of its tool that say where "
@@ -129,7 +129,7 @@ def _refuse_shifted(found: Found, fields: Fields, used: Collection[str]) -> None
 
 
 def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Input]) -> None:
-    """Raise a PackerError if some files have labels and others none, or none has the labels column that was named."""
+    """Raise a PackerError if only some files have labels, or if no file has the named label column."""
     by_labels = {input_.has_labels: input_.file.name for input_ in inputs}
     if not found.saved and True in by_labels and False in by_labels:
         raise SourceError(
@@ -141,9 +141,9 @@ def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Inpu
 
 
 def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
-    """Add what says which tokens are trained, or padding, in the first file.
+    """Add the columns of the first file that mark trained tokens or padding.
 
-    Raises a PackerError if there are several columns of labels, or one that cannot be read in one way only.
+    Raises a PackerError if there are several label columns, or if one is ambiguous.
     """
     used, is_default = (columns.input_ids, *columns.extra), columns.labels == LABELS[0]
     found = {each: has_lists for each, has_lists in loss_columns(fields).items() if each not in used}
@@ -167,14 +167,14 @@ def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
 
 
 def _without(columns: Columns, masks: Sequence[str]) -> Columns:
-    """Return columns without some masks."""
+    """Return the columns without the given masks."""
     every = (columns.extra, columns.per_token, columns.masks)
     extra, per_token, kept = (tuple(name for name in names if name not in masks) for names in every)
     return columns._replace(extra=extra, per_token=per_token, masks=kept)
 
 
 def _masks_nothing(inputs: Sequence[Input], name: str, columns: Columns) -> bool:
-    """Whether every token is trained by a mask, so that it need not be applied, and files stay mapped."""
+    """Whether every token is trained according to a mask. The mask is then not applied, and files stay mapped."""
 
     def trains_all(mask: pa.Array, tokens: pa.Array) -> bool:
         lengths = list_lengths(tokens)

@@ -1,13 +1,13 @@
-"""Files of token ids and nothing else, which are mapped: flat arrays, datatrove's `.ds`, and Megatron's `.idx`.
+"""Mapped files that hold only token ids: flat arrays, datatrove's `.ds`, and Megatron's `.idx`.
 
-In arrays, documents end in EOS. Those of llm.c begin with a header of 1,024 bytes. OLMo's arrays have the ending `.npy`
-and no header; beside `part.npy` may lie `part.csv.gz`, with lines that begin with "start,end" of each document, and
-beside `token_ids_part.npy` an array of booleans, `labels_mask_part.npy`.
+In arrays, documents end with EOS. Arrays of llm.c begin with a header of 1,024 bytes. OLMo's arrays have the ending
+`.npy` and no header. Next to OLMo's `part.npy` there may be `part.csv.gz`, whose lines begin with "start,end" of each
+document; next to `token_ids_part.npy`, an array of booleans, `labels_mask_part.npy`.
 
-In `.ds`, tokens are integers of 2 or 4 bytes without a sign. `.ds.index` has the number of tokens up to each document's
-end, 8 bytes each, and `.ds.loss` may have a byte for each token, as `TokenizedFile` in datatrove writes them.
+In `.ds`, tokens are unsigned integers of 2 or 4 bytes. `.ds.index` has the number of tokens up to each document's end,
+8 bytes each, and `.ds.loss` may have one byte per token, as `TokenizedFile` in datatrove writes them.
 
-Of Megatron, `.bin` holds the tokens of all sequences, and `.idx` says where each begins, as `IndexedDatasetBuilder` in
+Megatron's `.bin` holds the tokens of all sequences, and `.idx` locates each sequence, as `IndexedDatasetBuilder` in
 megatron-core writes it. A header is followed by three arrays, for n sequences and d - 1 documents: lengths in tokens (n
 int32); first bytes in `.bin` (n int64); and the first sequence of each document, then the number of all sequences (d
 int64).
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 ARRAY_COLUMN = "lengths"
-"""Column name that stands for the array of a .npy file that holds lengths."""
+"""Column name that stands for the array in a .npy file of lengths."""
 
 _LINES = ".csv.gz"
 _NUMPY = b"\x93NUMPY"
 _LLM_C = {struct.pack("<ii", 20240520, 1): "uint16", struct.pack("<ii", 20240801, 7): "uint32"}
-_LLM_C_HEADER = 1024  # bytes
-_TOGETHER = 1 << 24  # tokens that are searched together
+_LLM_C_HEADER = 1024  # size in bytes
+_TOGETHER = 1 << 24  # number of tokens that are searched together
 _DATATROVE_TYPES: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 _MASK_COLUMN = "loss_mask"
 
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenFile(Reader):
-    """A file of tokens. A file beside it may hold a byte for each, 1 or 0, that says whether it is trained."""
+    """A token file. A file next to it may hold one byte per token: 1 if it is trained, otherwise 0."""
 
     file: SourceFile
 
@@ -69,12 +69,12 @@ class TokenFile(Reader):
 
     @property
     def mask(self) -> AnyPath | None:
-        """Where the mask of the file lies; None if the format has no masks, or it does not exist."""
+        """Path of the mask file; None if the format has no masks, or the file does not exist."""
         return None
 
     @property
     def fields(self) -> Mapping[str, object]:
-        """A record with the names that the tokens and the mask have for packer."""
+        """A record with packer's names for the tokens and the mask."""
         return dict.fromkeys([COLUMNS.input_ids, *([_MASK_COLUMN] if self.mask is not None else ())])
 
     def for_records(self) -> Reader:
@@ -98,7 +98,7 @@ class TokenFile(Reader):
         index: tuple[FileState, pa.Buffer] | None = None,
         beside: Sequence[AnyPath] = (),
     ) -> Lists:
-        """Return the lists of the file; see `MappedArrays.of`. `beside` has other files that are read, but no mask."""
+        """Return the lists of the file; see `MappedArrays.of`. `beside` has further files to read, but no mask."""
         path, name, found = self.path, self.file.name, {COLUMNS.input_ids: tokens}
         if (mask := self.mask) is not None:
             beside = [*beside, mask]
@@ -119,12 +119,12 @@ class DatatroveReader(TokenFile):
 
     @property
     def mask(self) -> AnyPath | None:
-        """Where the mask lies."""
+        """Path of the mask file."""
         mask = self.path.parent / f"{self.path.name}.loss"
         return mask if mask.is_file() else None
 
     def for_lists(self, columns: Columns) -> Lists:
-        """Map the files, and check that documents follow one another and fill the file of tokens."""
+        """Map the files, and check that documents are consecutive and fill the token file."""
         path, name = self.path, self.file.name
         ends_path, ends_name = path.parent / f"{path.name}.index", f"{name}.index"
         with reading(ends_name):
@@ -154,17 +154,17 @@ class DatatroveReader(TokenFile):
 
 
 class BareArrayReader(TokenFile):
-    """An array of tokens, whose documents are mapped."""
+    """An array of tokens with mapped documents."""
 
     @property
     def mask(self) -> AnyPath | None:
-        """Where the mask of an array lies by OLMo's names."""
+        """Path of the mask of an array, by OLMo's naming."""
         path = self.path
         mask = path.parent / path.name.replace(OLMO_TOKENS, OLMO_MASKS, 1)
         return mask if path.name.startswith(OLMO_TOKENS) and mask.is_file() else None
 
     def for_lists(self, columns: Columns) -> Lists:
-        """Map the array, and find where documents end. EOS is searched in all tokens."""
+        """Map the array, and find the ends of documents. All tokens are searched for EOS."""
         path, name = self.path, self.file.name
         lines = path.parent / f"{PurePosixPath(path.name).stem}{_LINES}"
         with reading(name):
@@ -179,7 +179,7 @@ class BareArrayReader(TokenFile):
 
 
 def _tokens(path: AnyPath, name: str, columns: Columns) -> MappedColumn:
-    """Map the tokens of a file, whose type and first byte are those in its header, if it has one."""
+    """Map the tokens of a file. If it has a header, the header defines their type and first byte."""
     with path.open("rb") as file:
         start = file.read(8)
         dtype, skipped = _LLM_C.get(start), _LLM_C_HEADER
@@ -205,7 +205,7 @@ def _tokens(path: AnyPath, name: str, columns: Columns) -> MappedColumn:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-    """Read the header of a .npy file; return the shape and type of its array. A ValueError says that it is damaged."""
+    """Read the header of a .npy file. Returns (shape, type) of its array. Raises a ValueError if it is damaged."""
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(file)
     if version not in read:
@@ -226,7 +226,7 @@ def _undescribed(name: str, needed: str) -> PackerError:
 
 
 def _bounds_by_eos(tokens: pa.Array, name: str, eos_id: int | None) -> NDArray[np.int64]:
-    """Return the tokens before each document but the first: one of these follows each EOS but the last token."""
+    """Return the number of tokens before each document but the first. A document begins after each EOS but the last."""
     if eos_id is None:
         raise _undescribed(name, "--eos-id")
     values, parts = as_numpy(tokens), [np.zeros(0, np.int64)]
@@ -246,7 +246,7 @@ def _bounds_by_eos(tokens: pa.Array, name: str, eos_id: int | None) -> NDArray[n
 
 
 def _bounds_in_lines(path: AnyPath, name: str, count: int) -> NDArray[np.int64]:
-    """Read where documents begin and end; return the tokens before each but the first."""
+    """Read the bounds of documents. Returns the number of tokens before each document but the first."""
     columns = {"f0": pa.int64(), "f1": pa.int64()}
     with opened(path) as (_, stream):
         read = csv.open_csv(
@@ -270,24 +270,24 @@ def _bounds_in_lines(path: AnyPath, name: str, count: int) -> NDArray[np.int64]:
 _MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the tokens, sequences, entries of documents
 _TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
-_SEQUENCES_TOGETHER = 1 << 20  # sequences that are checked together: 12 MB
+_SEQUENCES_TOGETHER = 1 << 20  # number of sequences that are checked together: 12 MB
 _REMEDY = "write both files again, as megatron-core's IndexedDatasetBuilder does"
 
 
 class _Index(NamedTuple):
-    """Content of an `.idx` file; the arrays lie in its memory."""
+    """Content of an `.idx` file, as arrays in its memory."""
 
     dtype: np.dtype[np.integer]
-    lengths: NDArray[np.int32]  # (sequences,) tokens
-    pointers: NDArray[np.int64]  # (sequences,) first byte in the file of tokens
-    documents: NDArray[np.int64]  # (documents + 1,) first sequence of each, and the number of all sequences
+    lengths: NDArray[np.int32]  # (sequences,) number of tokens
+    pointers: NDArray[np.int64]  # (sequences,) first byte in the token file
+    documents: NDArray[np.int64]  # (documents + 1,) first sequence of each document, then the number of sequences
 
 
 class IndexedReader(TokenFile):
-    """An `.idx` file with its `.bin`, whose documents are mapped."""
+    """An `.idx` file with its `.bin`; documents are mapped."""
 
     def for_lists(self, columns: Columns) -> Lists:
-        """Map both files, and check that the sequences follow one another and fill the file of tokens."""
+        """Map both files, and check that the sequences are consecutive and fill the token file."""
         path, name = self.path, self.file.name
         tokens, tokens_name = path.with_suffix(BIN), name.removesuffix(path.suffix) + BIN
         with reading(name):
@@ -311,7 +311,7 @@ class IndexedReader(TokenFile):
 
 
 def _read(owner: pa.Buffer, name: str) -> _Index:
-    """Read the header, and find the arrays. Raises a SourceError if they do not fill the file."""
+    """Read the header, and locate the arrays. Raises a SourceError if they do not fill the file."""
     if owner.size < _HEADER.size:
         raise SourceError(f"{name}: {owner.size} bytes, and the header of an .idx takes {_HEADER.size}; {_REMEDY}")
     magic, version, code, sequences, entries = _HEADER.unpack_from(owner)
@@ -339,7 +339,7 @@ def _read(owner: pa.Buffer, name: str) -> _Index:
 
 
 def _check_sequences(index: _Index, name: str) -> None:
-    """Raise a SourceError unless each sequence begins where the one before it ends."""
+    """Raise a SourceError unless each sequence begins where the previous one ends."""
     end = 0
     for first in range(0, len(index.lengths), _SEQUENCES_TOGETHER):
         pointers = index.pointers[first : first + _SEQUENCES_TOGETHER]
@@ -356,7 +356,7 @@ def _check_sequences(index: _Index, name: str) -> None:
 
 
 def _groups_sequences(index: _Index, name: str) -> bool:
-    """Whether documents are other than the sequences. Raises a SourceError if they are not runs of all sequences."""
+    """Whether documents differ from the sequences. Raises a SourceError if documents are not runs of all sequences."""
     starts, count = index.documents, len(index.lengths)
     if (at := _first_descent(starts)) is not None:
         raise SourceError(
@@ -381,18 +381,18 @@ def _bounds(index: _Index, size: int, *, by_document: bool) -> Bounds:
     return Bounds(len(index.documents) - 1, inner, shift, size >> shift)
 
 
-_CHECKED = 1 << 20  # values that are checked together
-_LISTS_TOGETHER = 1 << 18  # lists in a record batch, which has 2 MB of offsets
+_CHECKED = 1 << 20  # number of values that are checked together
+_LISTS_TOGETHER = 1 << 18  # number of lists in a record batch, which has 2 MB of offsets
 
 
 class Bounds(NamedTuple):
-    """Where lists end in an array of values; the first list begins with its first value.
+    """Boundaries of lists in an array of values, starting at value 0.
 
-    Example: lists 3, inner [6, 10], shift 1, end 9: the values 0 to 2, 3 to 4, and 5 to 8 are a list each.
+    Example: lists 3, inner [6, 10], shift 1, end 9: the lists are the values 0 to 2, 3 to 4, and 5 to 8.
     """
 
     lists: int
-    inner: NDArray[np.int64]  # (lists - 1,) values before each other list, times 2**shift; may be unaligned
+    inner: NDArray[np.int64]  # (lists - 1,) start of every list but the first, times 2**shift; may be unaligned
     shift: int
     end: int  # number of values
 
@@ -413,11 +413,11 @@ class MappedColumn(NamedTuple):
     state: FileState
     owner: pa.Buffer
     dtype: np.dtype[Any]
-    skipped: int  # bytes before the first value
+    skipped: int  # number of bytes before the first value
 
     @classmethod
     def of(cls, path: AnyPath, name: str, dtype: np.dtype[Any], skipped: int = 0) -> MappedColumn:
-        """Map a file; the values of an object in storage are fetched when they are needed."""
+        """Map a file. For an object in storage, values are fetched when they are needed."""
         path = pinned(path)
         owner = _map_values(path)
         return cls(FileState(path.absolute(), name, owner.size), owner, dtype, skipped)
@@ -431,14 +431,14 @@ class MappedColumn(NamedTuple):
 
 
 def _map_values(path: AnyPath) -> pa.Buffer:
-    """Map a file into memory; of an object, nothing is fetched."""
+    """Map a local file into memory. For an object in storage, nothing is fetched yet."""
     if not path.stat().st_size:
         return pa.py_buffer(b"")
     return mirrored(path).buffer if isinstance(path, RemotePath) else map_whole(path)
 
 
 def _map_index(path: AnyPath) -> pa.Buffer:
-    """Map a file into memory; an object is fetched, once for all tasks of the process."""
+    """Map a file into memory. An object in storage is fetched, once for all tasks of the process."""
     buffer = _map_values(path)
     if isinstance(path, RemotePath) and buffer.size:
         mirrored(path).fetch([0], [buffer.size])
@@ -446,7 +446,7 @@ def _map_index(path: AnyPath) -> pa.Buffer:
 
 
 def _first_descent(values: NDArray[np.int64]) -> int | None:
-    """Return the index of the first value below the one before it, or of a negative first one; None if all ascend."""
+    """Return the index of the first value that is negative or below its predecessor; None if there is none."""
     for first in range(0, len(values), _CHECKED):
         before = int(values[first - 1]) if first else 0
         wrong = np.diff(values[first : first + _CHECKED], prepend=before) < 0
@@ -457,17 +457,17 @@ def _first_descent(values: NDArray[np.int64]) -> int | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MappedArrays:
-    """Lists of values in files of bare integers, as record batches of large lists. It is pickled by paths."""
+    """Lists of values in files of bare integers, as record batches of large lists. Pickling stores their paths."""
 
     columns: Mapping[str, MappedColumn]
-    """Columns by name, each with a value per token."""
+    """Columns by name, each with one value per token."""
 
     bounds: Bounds
     index: tuple[FileState, pa.Buffer] | None
-    """File in which the bounds lie; None if they are in memory of their own."""
+    """File with the bounds; None if they are in an ordinary array."""
 
     ends: NDArray[np.int64]
-    """Shape (batches,): cumulative lengths of the batches."""
+    """Cumulative lengths of the batches; shape (batches,)."""
 
     tokens: Mapping[str, TokenColumn]
     """Addresses of the columns, by name."""
@@ -486,7 +486,7 @@ class MappedArrays:
 
     @property
     def owner(self) -> object:
-        """What keeps the memory alive."""
+        """Object that owns the memory."""
         return self
 
     @property
@@ -497,7 +497,7 @@ class MappedArrays:
         )
 
     def whole(self) -> MappedArrays:
-        """Return the same lists with all of their values in memory, also if the files are in a store."""
+        """Return the same lists with all values in memory, even if the files are in object storage."""
         columns = {}
         for name, column in self.columns.items():
             with reading(column.state.name):
@@ -506,7 +506,7 @@ class MappedArrays:
         return MappedArrays.of(columns, self.bounds, self.index)
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Yield the named columns of each record batch, whose offsets are made."""
+        """Yield the named columns of each record batch, with computed offsets."""
         values = [self.columns[name].values for name in names]
         for number in numbers:
             first = int(self.ends[number - 1]) if number else 0
@@ -529,7 +529,7 @@ class MappedArrays:
 def _map_arrays_again(
     files: Mapping[str, tuple[FileState, np.dtype[Any], int]], bounds: Bounds, index: FileState | None, place: int
 ) -> MappedArrays:
-    """Unpickle `MappedArrays`: map the files again, and find the bounds at this place of the index."""
+    """Unpickle `MappedArrays` by mapping the files again. `place` is the byte offset of the bounds in the index."""
     columns = {}
     for name, (state, dtype, skipped) in files.items():
         with reading(state.name):
@@ -543,7 +543,7 @@ def _map_arrays_again(
 
 
 def _addresses(column: MappedColumn, bounds: Bounds) -> Addresses:
-    """Return the addresses of lists. The first and the last one, which lack a bound, are chunks of their own."""
+    """Return the addresses of lists. The first and last lists have only one stored bound, so each is a chunk."""
     dtype, lists, inner, shift = column.dtype, bounds.lists, bounds.inner, bounds.shift
     chunks: list[tuple[int, ...]] = []  # (lists, address of offsets, bytes per offset, length, first value, shift)
     if lists:
