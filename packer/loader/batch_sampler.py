@@ -93,8 +93,8 @@ class BatchSampler:
     An optimizer step takes a global batch: `global_batch` consecutive rows of the epoch's order, which depends only on
     seed and epoch. These rows are divided into batches of `rows`, and the batches among the ranks: with 2 ranks and the
     numbers above, each rank gets `accumulation` = 4 batches per step. A step therefore sees the same rows for any
-    number of ranks and workers. The remaining rows of an epoch form a last step with the same number of batches, some
-    of which are smaller or empty, so that every row is seen once and all ranks have equally many batches. (For an empty
+    number of ranks and workers. The remaining rows of an epoch form a last step with the same number of batches. Some
+    of these are smaller or empty, so that every row is seen once and all ranks have equally many batches. (For an empty
     batch, `PackedDataset` returns a row of padding, which adds nothing to the loss.)
 
     By default, the rows of the whole dataset are shuffled, which takes 40 bytes of memory per row. With `lanes`, shards

@@ -140,7 +140,7 @@ def _mix_in(checkpoint: Checkpoint) -> Mix:
 
 
 def _rows_per_partition(planning: Planning) -> int:
-    """Return the target number of rows per partition: those of whole shards with about PARTITION_TOKENS in total."""
+    """Return the target number of rows per partition: whole shards with about PARTITION_TOKENS in total."""
     tokens = planning.rows_per_shard * planning.reader.options.max_len
     return planning.rows_per_shard * max(1, round(PARTITION_TOKENS / tokens))
 

@@ -313,7 +313,7 @@ class Piece:
 
     path: AnyPath
     made_from: str
-    """Size of pieces and, for a dataset in memory, its content. A stream is reused if its checkpoint has the same.
+    """Size of pieces and, for a dataset in memory, its content. Streams are reused if this equals their checkpoint's.
 
     The folder of the streams belongs to one request: the same options and files.
     """
