@@ -133,7 +133,7 @@ def test_a_causal_model_whose_tokens_see_later_ones_is_not_safe():
     assert all("token_type_ids" in verdict.remedy for verdict in (eager, sdpa, ours))
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_both_ways_in_every_implementation_is_not_safe_for_a_causal_model(dtype):
     verdicts = packer.check(tiny_model("gemma3_text", use_bidirectional_attention=True, dtype=dtype))
@@ -148,7 +148,7 @@ def test_a_model_with_special_tokens_alone_is_an_error_in_one_line(family, chang
         packer.check(tiny_model(family, **changes))
 
 
-@pytest.mark.nightly(after=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("position", [True, False])
 def test_a_difference_as_small_as_rounding_is_not_called_safe_in_bfloat16(position):
     """Queries that are scaled by their place in the batch move packed documents by 3%."""

@@ -301,6 +301,11 @@ def test_a_state_from_rows_that_are_left_out_here_begins_the_next_epoch(batches)
         ({"version": None}, "the sampler's state has version None, this package reads version 1: resume with the"),
         ({"dataset": "ffff"}, "the sampler's state has dataset ffff, this sampler 0123456789abcdef: resume with the"),
         ({"seed": 1}, "the sampler's state has seed 1, this sampler 0: resume with the same seed"),
+        ({"step": -1}, "step of the sampler's state is -1: it must be a whole number from 0"),
+        ({"epoch": 1.5}, "epoch of the sampler's state is 1.5: it must be a whole number from 0"),
+        ({"turn": "x"}, "turn of the sampler's state is 'x': it must be a whole number from 0"),
+        ({"turn": 10**6}, "the sampler's state is at step 0, batch 1000000, and an epoch has 5 steps: load one"),
+        ({"step": 10**6}, "the sampler's state is at step 1000000, batch 0, and an epoch has 5 steps: load one"),
         ({"global_batch": 5}, "the sampler's state has global_batch 5, this sampler 4: resume with the same global_b"),
     ],
 )

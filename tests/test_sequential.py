@@ -40,7 +40,7 @@ def rows_of(ordered, lengths):
         ends = [*starts[1:], length]
         pieces += [(document, start, end - start) for start, end in zip(starts, ends, strict=True) if length]
     assert ordered.row_starts[0] == 0
-    assert ordered.row_starts[-1] == ordered.pieces == len(pieces)
+    assert ordered.row_starts[-1] == ordered.segments == len(pieces)
     bounds = ordered.row_starts.tolist()
     firsts = zip(ordered.row_documents.tolist(), ordered.row_offsets.tolist(), strict=True)
     assert list(firsts) == [pieces[start][:2] for start in bounds[:-1]]
@@ -82,11 +82,11 @@ def test_documents_arranged_part_by_part_make_the_same_rows(name, lengths, max_l
         starts = zip(part.row_starts.tolist(), part.row_documents.tolist(), part.row_offsets.tolist(), strict=False)
         rows += [(start + pieces, document + first, offset) for start, document, offset in starts]
         of_cuts += zip((part.cut_documents + first).tolist(), part.cut_starts.tolist(), strict=True)
-        open_row, pieces = part.open_row, pieces + part.pieces
+        open_row, pieces = part.open_row, pieces + part.segments
     expected = whole.row_starts[:-1], whole.row_documents, whole.row_offsets
     assert rows == list(zip(*(array.tolist() for array in expected), strict=True))
     assert of_cuts == list(zip(whole.cut_documents.tolist(), whole.cut_starts.tolist(), strict=True))
-    assert (pieces, open_row or whole.open_row) == (whole.pieces, whole.open_row)
+    assert (pieces, open_row or whole.open_row) == (whole.segments, whole.open_row)
 
 
 @pytest.mark.parametrize("name", NAMES)

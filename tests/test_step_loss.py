@@ -211,7 +211,9 @@ def test_adapters_that_mix_documents_are_refused(example, tmp_path, make_trainer
     model = tiny_llama()
     model.peft_config = {"default": SimpleNamespace(peft_type=kind, **ADAPTERS[kind])}
     effect = (
-        "works in the last document" if kind == "LORA" else f"adapter of type {kind}: its virtual tokens begin a row"
+        "is active only from the last invocation tokens of a row on"
+        if kind == "LORA"
+        else f"adapter of type {kind}: its virtual tokens begin a row"
     )
     with pytest.raises(PackerError, match=f"{effect}.*; take LoRA, or train on documents that are not packed"):
         make_trainer(model, example, tmp_path)

@@ -54,7 +54,13 @@ class SamplerState:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SamplerState:
-        """Return the state from the result of `to_dict`. Raises PackerError for another version or a missing field."""
+        """Return the state from the result of `to_dict`.
+
+        Raises:
+            PackerError: the state has another version, lacks a field, or has a position that is no count.
+        """
+        if not isinstance(state, Mapping):
+            raise PackerError(f"the sampler's state is {state!r:.50}: load one that state_dict returned")
         if state.get("version") != cls.VERSION:
             raise PackerError(
                 f"the sampler's state has version {state.get('version')}, this package reads version {cls.VERSION}: "
@@ -64,6 +70,8 @@ class SamplerState:
         for name in names:
             if name not in state:
                 raise PackerError(f"the sampler's state has no {name}: load one that state_dict returned")
+        for name in ("epoch", "step", "turn", "rows_done", "rows", "world_size"):
+            check_range(f"{name} of the sampler's state", state[name])
         return cls(**{name: state[name] for name in names})
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,7 +121,6 @@ class BatchSampler:
 
     Args:
         dataset: dataset from `load`.
-        rows: rows per batch; by default all rows of a rank in a step.
         rows: rows per batch; by default all rows that a rank has in a step.
         rank: number of this process, from 0.
         world_size: number of processes.
@@ -162,6 +169,8 @@ class BatchSampler:
             raise PackerError(f"balance is {balance}: choose 1 to balance each step, more to balance several together")
         if seed is not None:
             check_range("seed", seed)
+            seed = int(seed)
+        lanes, window = None if lanes is None else _whole("lanes", lanes), _whole("window", window)
         if lanes is None and dataset.is_remote:
             lanes = next(divisor for divisor in range(DEFAULT_LANES, 0, -1) if global_batch % divisor == 0)
         if lanes is not None:
@@ -269,6 +278,12 @@ class BatchSampler:
         saved, own = SamplerState.from_dict(state), self._state(0)
         saved.refuse_other_rows(own)
         step, turn = saved.step, saved.turn
+        batches = saved.global_batch // max(1, saved.rows * saved.world_size)
+        if step > self.steps + 1 or turn >= max(1, batches):  # with drop_last, an epoch has a step less
+            raise PackerError(
+                f"the sampler's state is at step {step}, batch {turn}, and an epoch has {self.steps} steps: load one "
+                "that state_dict returned"
+            )
         if step >= self.steps:  # the epoch is finished
             step, turn = self.steps, 0
         elif turn and not saved.is_dealt_like(own):

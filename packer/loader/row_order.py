@@ -41,8 +41,8 @@ from packer.errors import PackerError
 
 def check_range(name: str, value: int) -> None:
     """Raise a PackerError unless `value`, a seed or an epoch called `name`, is an integer from 0 to 2**64 - 1."""
-    if not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
-        raise PackerError(f"{name} is {value}: it must be a whole number from 0 to 2^64 - 1")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
+        raise PackerError(f"{name} is {value!r}: it must be a whole number from 0 to 2^64 - 1")
 
 
 def sorted_by_draw(numbers: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
