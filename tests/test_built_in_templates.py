@@ -107,7 +107,7 @@ def test_thoughts_that_enable_thinking_excludes_are_refused(folder):
     thoughtful = {**ANSWER, "reasoning_content": "Add."}
     for name, words in (
         ("qwen3", "enable_thinking is false, and an answer has thoughts"),
-        ("glm4moe", "asks for message 1"),
+        ("glm4moe", "renders message 1 \\(assistant\\) without it"),
     ):
         record = {"messages": [QUESTION, thoughtful], "chat_template_kwargs": {"enable_thinking": False}}
         records = Records(kind="chat", columns=("messages",), conversational=True)

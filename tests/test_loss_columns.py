@@ -193,7 +193,10 @@ WRONG = {
     "no prompt": ({"prompt_length": None}, "'prompt_length' holds .* for 3 tokens"),
     "a list of prompts": ({"prompt_length": [1, 1, 1]}, "'prompt_length' holds .* for 3 tokens"),
     "two labels": ({"labels": [1, 2, 3], "label": [1, 2, 3]}, "'labels' and 'label' both hold labels: remove one"),
-    **{name: ({name: [1, 0, 1]}, rf"column '{name}' (means|is) .*(name it|give an)") for name in REFUSED},
+    **{
+        name: ({name: [1, 0, 1]}, rf"column '{name}' (has different meanings|is 1 for padding) .*(name it|use an)")
+        for name in REFUSED
+    },
 }
 
 

@@ -453,7 +453,7 @@ def test_records_that_a_template_refuses_are_named_if_nothing_is_trained(tmp_pat
         "packed tokens is trained, and of the records, 2 cannot be used (2 unlocated_spans); the first is document 1 ("
         in message
     )
-    assert "(chats.jsonl line 2): the chat template renders what comes before" in message
+    assert "(chats.jsonl line 2): the chat template renders the chat up to message 1" in message
     assert message.endswith("; or choose untrained='keep-all'")
     manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, untrained="keep-all")
     assert manifest.totals.documents_rejected == {"unlocated_spans": 2}
