@@ -147,7 +147,11 @@ class Reader(Protocol):
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
-        """Schema of the file, or its first valid record; None without records."""
+        """Schema of the file, or its first valid record; None if there is no record.
+
+        The types decide what the columns mean: a mask, or the lengths of documents in a row, is recognized only if it
+        is a list of numbers here. A reader of text must therefore convert the values of the first record.
+        """
 
     @property
     def names(self) -> list[str]:
