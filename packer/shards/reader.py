@@ -49,9 +49,10 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {_RESTORE}") from error
     if type(version) is not int or version != FORMAT_VERSION:
+        is_older = type(version) is int and version < FORMAT_VERSION
         raise PackerError(
-            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: upgrade packer, or "
-            "pack again to another folder"
+            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
+            f"{'' if is_older else 'upgrade packer, or '}pack again to another folder"
         )
     try:
         manifest = Manifest.from_dict(content)
