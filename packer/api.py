@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from packer.errors import as_whole
 from packer.exporting import write_export
 from packer.options import PackOptions, ReadOptions, arguments, options_for, values_of
 from packer.options.option import as_lengths, as_path, described
@@ -141,12 +142,13 @@ def stats(
     """
     _refuse_unknown(stats, options)
     with python_call(progress) as shown:
-        path, tokenizer = None if report is None else Path(expanded(report)), as_path(options.get("tokenizer"))
+        page, tokenizer = as_path(report), as_path(options.get("tokenizer"))
+        path = None if page is None else Path(expanded(page))
         return collecting.stats(
             one_source(source),
             max_lens=as_lengths(max_len),
             values=options,
-            documents_per_step=batch_size,
+            documents_per_step=as_whole("batch_size", batch_size, least=1),
             page=ReportFile(path=path, tokenizer=tokenizer),
             job=training_job(data_parallel, accumulation, model),
             progress=shown,

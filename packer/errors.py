@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import index
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions that reading damaged JSON can raise."""
@@ -63,6 +64,20 @@ class StoreError(OSError):
 
 class NoLocksError(OSError):
     """A file system does not support locks."""
+
+
+def as_whole(name: str, value: int, least: int | None = None) -> int:
+    """Return an argument called `name` as Python's int, which any state format can save.
+
+    Raises PackerError unless it is a whole number, at least `least`.
+    """
+    try:
+        whole = index(value)
+    except TypeError:
+        raise PackerError(f"{name} is {value!r}: it must be a whole number") from None
+    if least is not None and whole < least:
+        raise PackerError(f"{name} is {whole}: it must be at least {least}")
+    return whole
 
 
 def extra(name: str) -> str:

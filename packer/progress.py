@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from packer.errors import python_names
+from packer.errors import PackerError, python_names
 from packer.plain_text import visible
 from packer.signals import raise_if_interrupted
 
@@ -126,6 +126,8 @@ def python_call(progress: Progress | bool) -> Iterator[Progress]:
     """
     with python_names():
         if not isinstance(progress, bool):
+            if not callable(progress):
+                raise PackerError(f"progress is {progress!r}: give True, False or a function")
             yield progress
         elif progress and _has_bars():
             with _drawn() as draw:

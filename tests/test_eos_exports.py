@@ -155,7 +155,7 @@ def test_the_record_lists_all_files_and_the_same_command_checks_them(tmp_path):
     with pytest.raises(PackerError, match="eos_id is -1: choose a token id from 0 to 2,147,483,647"):
         export(packed, "megatron-indexed", eos_id=-1)
     refused = run("export", packed, "--to", "torchtune", "--eos-id", EOS)
-    assert "--eos-id 2 says nothing to --to torchtune: leave it out" in refused.stderr
+    assert "--eos-id is 2, and an export for torchtune has no EOS padding: leave it out" in refused.stderr
 
 
 # ---- Megatron-Bridge: padding is EOS, and the metadata of all rows ----

@@ -64,6 +64,21 @@ def test_a_model_that_would_not_show_a_leak_is_unclear():
     assert set(answers(packer.check(model)).values()) == {"unclear"}
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("tiny", {}, "the model is 'tiny': give a model of transformers, or run `packer check` with its path"),
+        ("llama3", {"implementations": "eager"}, "implementations is 'eager': give a list of names, or leave it out"),
+        ("llama3", {"implementations": []}, "implementations is []: give a list of names, or leave it out"),
+        ("llama3", {"position_offset": -1}, "position_offset is -1: it must be at least 0"),
+    ],
+)
+def test_wrong_arguments_are_an_error_in_one_line(model, options, message):
+    with pytest.raises(PackerError) as error:
+        packer.check(model if model == "tiny" else tiny_model(model), **options)
+    assert str(error.value) == message
+
+
 def test_a_model_that_makes_nan_is_not_safe():
     model = tiny_model("llama3")
     with torch.no_grad():

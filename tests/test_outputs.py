@@ -368,6 +368,15 @@ def test_an_output_behind_a_link_is_replaced_in_place(tmp_path):
     assert len(packer.load(tmp_path / "out").manifest.shards) == 1
 
 
+def test_a_dataset_of_an_older_format_version_is_replaced_with_overwrite_only(tmp_path):
+    complete(tmp_path)
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format_version": 1}))
+    refused(*pack(tmp_path), words=("has format version 1", "pack again to another folder"))
+    succeeded(*pack(tmp_path, "--overwrite"))
+    assert packer.verify(tmp_path / "out", tmp_path / "source.arrow") == []
+
+
 def test_a_file_of_a_user_with_the_name_of_a_new_shard_is_kept_under_another_name(tmp_path):
     complete(tmp_path)
     out = tmp_path / "out"

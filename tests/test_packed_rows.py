@@ -355,6 +355,15 @@ def test_a_column_without_lists_says_nothing_of_documents(tmp_path, name, value)
     assert found == [([5, 6, 7], [-100, 6, 7])] * 2
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.arrow"])
+@pytest.mark.parametrize("value", ["3 2", "[3, 2]", "3,2,", "(5)"])
+def test_boundaries_as_text_are_refused_by_name(tmp_path, name, value):
+    source = tmp_path / name
+    write_as(source, [{"input_ids": [1, 2, 3, 4, 5], "seq_lengths": value}])
+    words = ("'seq_lengths' holds", "a list as text, and says where documents begin: write a list of whole numbers")
+    refused("pack", source, "--max-len", 8, words=words)
+
+
 def test_padding_inside_a_document_of_a_row_is_stripped_by_the_mask(tmp_path):
     """As in the docstring of TRL's pack_dataset, where documents were padded before they were packed."""
     records = [{"input_ids": [1, 2, 9, 3, 4, 9], "seq_lengths": [3, 3], "attention_mask": [1, 1, 0, 0, 1, 0]}]

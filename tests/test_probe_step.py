@@ -179,6 +179,9 @@ def test_shifted_labels_and_arrays_are_read_row_by_row():
         (lambda batch: np.zeros(3), {}, "the step returns 3 losses, but none of document 0: return one for"),
         (lambda batch: np.full(192, np.nan), {}, "a loss that is not a number: give tokens without a label loss 0"),
         (lambda batch: np.random.default_rng().random(192), {}, "other losses for the same batch: leave out dropout"),
+        (lambda batch: np.zeros(192), {"tolerance": -1}, "tolerance is -1: it must be a number above 0"),
+        (lambda batch: np.zeros(192), {"max_len": "x"}, "max_len is 'x': it must be a whole number"),
+        (5, {}, "step is 5: it must be a function of a batch, which returns losses"),
         (lambda batch: np.zeros(192), {"max_len": 16}, "max_len is 16 and vocabulary 96: give at least 32 for both"),
     ],
 )

@@ -85,3 +85,30 @@ def test_an_error_names_options_as_its_reader_writes_them(tmp_path):
     with pytest.raises(packer.PackerError, match=r"name the dataset that was packed by source$"):
         packer.show(tmp_path / "index")
     assert refused("show", tmp_path / "index").endswith("name the dataset that was packed by --source")
+
+
+WRONG_VALUES = {
+    "batch_size is 0: it must be at least 1": lambda: packer.stats("in", batch_size=0),
+    "batch_size is 'x': it must be a whole number": lambda: packer.stats("in", batch_size="x"),
+    "5 is not a path": lambda: packer.stats("in", report=5),
+    "[] is not a list of row lengths": lambda: packer.stats("in", max_len=[]),
+    "'5' is not an engine: write threads": lambda: packer.pack("in", "new", max_len=8, engine=5),
+    "5 is not a list of columns: write position_ids": lambda: packer.pack("in", "new", max_len=8, add_column=5),
+    "progress is 5: give True, False or a function": lambda: packer.pack("in", "new", max_len=8, progress=5),
+    "the list of paths is empty: give at least one": lambda: packer.pack([], "new", max_len=8),
+    "rows is 'x': it must be a whole number": lambda: next(packer.batches("out", "x")),
+    "row is 'x': it must be a whole number": lambda: packer.show("out", "x"),
+    "window is 'x': it must be a whole number": lambda: packer.BatchSampler(
+        packer.load("out"), global_batch=1, lanes=1, window="x"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_VALUES)
+def test_a_wrong_value_is_refused_in_one_line_before_anything_is_written(made, tmp_path, message):
+    made[1].save_to_disk("in")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(packer.PackerError) as error:
+        WRONG_VALUES[message]()
+    assert str(error.value).startswith(message)
+    assert sorted(tmp_path.iterdir()) == before

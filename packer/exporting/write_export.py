@@ -183,7 +183,9 @@ def _eos(dataset: PackedDataset, to: str, eos_id: int | None) -> Eos | None:
     ends = TARGETS[to].pads_with_eos
     if eos_id is not None and ends is None:
         by_eos = ", ".join(name for name, target in TARGETS.items() if target.pads_with_eos)
-        raise PackerError(f"--eos-id {eos_id} says nothing to --to {to}: leave it out; it is for {by_eos}")
+        raise PackerError(
+            f"--eos-id is {eos_id}, and an export for {to} has no EOS padding: leave it out; it is for {by_eos}"
+        )
     if eos_id is not None and not 0 <= eos_id <= INT32:
         raise PackerError(f"--eos-id is {eos_id}: choose a token id from 0 to {INT32:,}")
     if ends is None or (ends == "aligned" and "seq_tokens" not in dataset.column_names):

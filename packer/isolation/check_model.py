@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.attention.transformers_hook import accepted_arguments, document_frequencies, longest_rope_modules, use
-from packer.errors import PackerError
+from packer.errors import PackerError, as_whole
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
 from torch.nn.functional import cross_entropy  # isort: skip
@@ -155,6 +155,13 @@ def check(
     Raises:
         PackerError: torch or transformers is not installed, or the model fails on single documents.
     """
+    if not hasattr(model, "get_input_embeddings"):
+        raise PackerError(
+            f"the model is {model!r:.50}: give a model of transformers, or run `packer check` with its path"
+        )
+    if isinstance(implementations, str) or (implementations is not None and not implementations):
+        raise PackerError(f"implementations is {implementations!r}: give a list of names, or leave it out")
+    position_offset = as_whole("position_offset", position_offset, least=0)
     names = implementations or installed_implementations()
     thresholds = thresholds_above(model.config.get_text_config(), LONGEST)
     with seeded(), warnings.catch_warnings():

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.column_names import NO_LOSS, PADDING, TREE, TREE_INPUT_IDS
-from packer.errors import PackerError
+from packer.errors import PackerError, as_whole
 from packer.loader.batch_formats import BatchFormat, batch_format
 from packer.loader.row_tokens import Tensors
 
@@ -150,8 +150,7 @@ def probe(
         PackerError: max_len or vocabulary is too small, ranks do not fit, the step fails in another process, returns
             no loss for a document, or NaN, or gives other losses for the same batch.
     """
-    if max_len < SMALLEST or vocabulary < SMALLEST:
-        raise PackerError(f"max_len is {max_len} and vocabulary {vocabulary}: give at least {SMALLEST} for both")
+    _check_arguments(step, max_len, vocabulary, tolerance)
     return StepProbe.of(
         batch_format(format, tensors=tensors, **({"mtp": mtp} if mtp else {})),
         max_len=max_len,
@@ -161,6 +160,15 @@ def probe(
         rank=rank,
         world_size=world_size,
     ).find_leaks(step)
+
+
+def _check_arguments(step: object, max_len: int, vocabulary: int, tolerance: float) -> None:
+    if not isinstance(tolerance, float | int) or not tolerance > 0:
+        raise PackerError(f"tolerance is {tolerance!r}: it must be a number above 0")
+    if not callable(step):
+        raise PackerError(f"step is {step!r}: it must be a function of a batch, which returns losses")
+    if as_whole("max_len", max_len) < SMALLEST or as_whole("vocabulary", vocabulary) < SMALLEST:
+        raise PackerError(f"max_len is {max_len} and vocabulary {vocabulary}: give at least {SMALLEST} for both")
 
 
 class ProbedDocument(NamedTuple):

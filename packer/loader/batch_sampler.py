@@ -6,14 +6,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.column_names import PADDING
-from packer.errors import PackerError
+from packer.errors import PackerError, as_whole
 from packer.loader.dataset import EpochList, PackedDataset
 from packer.loader.row_order import LaneOrder, check_range, deal_by_cost, row_order, slot_sizes, steps_of_like_work
 
@@ -154,23 +153,22 @@ class BatchSampler:
         lanes: int | None = None,
         window: int = 2,
     ) -> None:
-        # convert to Python's int, which any state format can save
-        global_batch, rank = _whole("global_batch", global_batch), _whole("rank", rank)
-        world_size = _whole("world_size", world_size)
+        global_batch, rank = as_whole("global_batch", global_batch), as_whole("rank", rank)
+        world_size = as_whole("world_size", world_size)
         if world_size < 1 or not 0 <= rank < world_size:
             raise PackerError(f"rank is {rank} of {world_size}: it must be from 0 to world_size - 1")
-        rows = max(global_batch // world_size, 1) if rows is None else _whole("rows", rows)
+        rows = max(global_batch // world_size, 1) if rows is None else as_whole("rows", rows)
         if rows < 1 or global_batch < 1 or global_batch % (rows * world_size):
             raise PackerError(
                 f"global_batch is {global_batch}, for {world_size} ranks and batches of {rows} rows: "
                 "it must be a multiple of their product"
             )
-        if balance is not None and (balance := _whole("balance", balance)) < 1:
+        if balance is not None and (balance := as_whole("balance", balance)) < 1:
             raise PackerError(f"balance is {balance}: choose 1 to balance each step, more to balance several together")
         if seed is not None:
             check_range("seed", seed)
             seed = int(seed)
-        lanes, window = None if lanes is None else _whole("lanes", lanes), _whole("window", window)
+        lanes, window = None if lanes is None else as_whole("lanes", lanes), as_whole("window", window)
         if lanes is None and dataset.is_remote:
             lanes = next(divisor for divisor in range(DEFAULT_LANES, 0, -1) if global_batch % divisor == 0)
         if lanes is not None:
@@ -436,13 +434,6 @@ def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
         sums = np.concatenate([[0], np.cumsum(squares)])
         costs.append(sums[offsets[1:]] - sums[offsets[:-1]])
     return np.concatenate(costs)
-
-
-def _whole(name: str, value: int) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise PackerError(f"{name} is {value!r}: it must be a whole number") from None
 
 
 def _check_lanes(lanes: int, window: int, *, global_batch: int, world_size: int, balance: int | None) -> None:

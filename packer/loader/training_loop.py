@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packer.column_names import NO_LOSS
-from packer.errors import PackerError
+from packer.errors import PackerError, as_whole
 from packer.loader.batch_formats import HFBatch, batch_format
 from packer.loader.batch_sampler import BatchSampler
 from packer.loader.dataset import PackedDataset
@@ -93,7 +93,7 @@ def batches(
     Raises:
         PackerError: rows is below 1, or an argument is not valid for `collate`.
     """
-    if rows < 1:
+    if as_whole("rows", rows) < 1:
         raise PackerError(f"rows is {rows}: a batch needs at least 1")
     if "shuffle" in options:
         raise PackerError("rows are shuffled unless seed is None, which keeps the order on disk: leave shuffle out")

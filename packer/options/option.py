@@ -248,6 +248,8 @@ def as_lengths(lengths: int | str | Sequence[int | str] | None) -> tuple[int, ..
             raise OptionError(f"{lengths} are {len(lengths.split(','))} lengths: write {whole} for one")
     try:
         found = () if words is None else (words,) if isinstance(words, int) else words
+        if words == []:  # not (), the default of the command
+            raise ValueError
         return tuple(sorted({int(as_length(word)) for word in found}))
     except ValueError:
         raise OptionError(
@@ -285,6 +287,8 @@ def as_path(path: str | Path | None) -> str | None:
     """Convert a path to a string. Raises an OptionError for a tokenizer object."""
     if hasattr(path, "save_pretrained"):
         raise OptionError("a tokenizer is named by its folder or Hub id: save an object by save_pretrained(folder)")
+    if path is not None and not isinstance(path, (str, Path)):
+        raise OptionError(f"{path!r} is not a path")
     return str(path) if isinstance(path, Path) else path
 
 
@@ -312,9 +316,9 @@ def as_template(template: str | Path | None) -> str | Path | None:
 
 def as_engine(engine: str) -> str:
     """Check the name of an engine: threads, ray or ray:ADDRESS."""
-    name, colon, address = engine.partition(":")
+    name, colon, address = str(engine).partition(":")
     if (name, colon) not in (("threads", ""), ("ray", ""), ("ray", ":")) or (colon and not address):
-        raise OptionError(f"{engine!r} is not an engine: write threads, ray or ray:ADDRESS")
+        raise OptionError(f"{str(engine)!r} is not an engine: write threads, ray or ray:ADDRESS")
     return engine
 
 
@@ -331,6 +335,8 @@ def as_ranks(ranks: str | None) -> str | None:
 def as_token_columns(columns: str | Sequence[str]) -> tuple[str, ...]:
     """Convert the names of columns to add. Labels are written anyway: "labels,position_ids" -> ("position_ids",)."""
     names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
+    if not isinstance(names, Sequence):
+        raise OptionError(f"{columns!r} is not a list of columns: write position_ids")
     return tuple(dict.fromkeys(name for name in names if name not in ("", "labels")))
 
 

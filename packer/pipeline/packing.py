@@ -37,7 +37,7 @@ from packer.plan.segments import trained_cut_off
 from packer.progress import Progress
 from packer.shards.files import MANIFEST, all_shard_names, changed_since, check_files, holdout_of
 from packer.shards.manifest import Manifest, ShardTable, datasets_files, is_packed
-from packer.shards.reader import read_manifest
+from packer.shards.reader import OlderVersionError, read_manifest
 from packer.shards.row_format import RowFormat
 from packer.sources.find_source import SourceLike
 from packer.sources.open_source import refuse_decoding
@@ -143,7 +143,8 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
         checked = _check_complete(out, manifest, opened, request, job)
         return Written(record=manifest, output=out, found_complete=True, checked=checked)
     refuse_replacing(out)
-    read_manifest(out)  # only a dataset with a valid manifest is replaced
+    with contextlib.suppress(OlderVersionError):
+        read_manifest(out)  # only a dataset with a valid manifest is replaced, or an older one
     return None
 
 

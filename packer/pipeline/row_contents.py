@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.column_names import TREE, input_ids_in
-from packer.errors import PackerError, python_names
+from packer.errors import PackerError, as_whole, python_names
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.row_tokens import nodes_of
@@ -185,7 +185,7 @@ def show(
         PackerError: the row or document does not exist, or the dataset cannot be read.
     """
     with python_names():
-        name, folder = as_path(tokenizer), packed_path(packed)
+        name, folder, row = as_path(tokenizer), packed_path(packed), as_whole("row", row)
         dataset = load(folder, source=source)
         _refuse_tokenless(dataset, folder)
         if name is not None:

@@ -27,11 +27,16 @@ _REMEDY = f"changed after packing; {_RESTORE}"
 _SCHEMA_BYTES = 1 << 20  # more than the size of the schema at the beginning of a shard
 
 
+class OlderVersionError(PackerError):
+    """A packed dataset has an older format version, which this package does not read."""
+
+
 def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     """Read the manifest of a packed dataset. With `intact`, also check its checksum.
 
-    Use `intact` in commands that copy content of the manifest to other files. Raises a PackerError if the manifest is
-    missing, damaged or of an unknown format version, or if a file of the dataset is not a regular file.
+    Use `intact` in commands that copy content of the manifest to other files. Raises a PackerError if the
+    manifest is missing, damaged or of an unknown format version (an OlderVersionError if it is older), or if a file of
+    the dataset is not a regular file.
     """
     path = folder / MANIFEST
     if not _is_regular_file(path):
@@ -50,7 +55,7 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
         raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {_RESTORE}") from error
     if type(version) is not int or version != FORMAT_VERSION:
         is_older = type(version) is int and version < FORMAT_VERSION
-        raise PackerError(
+        raise (OlderVersionError if is_older else PackerError)(
             f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
             f"{'' if is_older else 'upgrade packer, or '}pack again to another folder"
         )

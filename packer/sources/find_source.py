@@ -73,7 +73,9 @@ def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
         )
     if not isinstance(source, (list, tuple)):
         return source
-    first = source[0] if source else None
+    if not source:
+        raise PackerError("the list of paths is empty: give at least one file or folder")
+    first = source[0]
     if isinstance(first, dict):
         raise PackerError("a list of records is not supported; give datasets.Dataset.from_list(...)")
     if isinstance(first, list) or (isinstance(first, str) and _is_text(first)):

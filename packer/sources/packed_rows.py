@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
 from packer.shards.files import EXPORT_RECORD
-from packer.sources.column_types import as_plain, is_list, plain_type, shown
+from packer.sources.column_types import as_plain, is_list, is_string, plain_type, shown
 from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, null_message
 from packer.sources.format_reader import Lists, Reader
 from packer.sources.inputs import Input, all_in_place, decoded_lists
@@ -42,6 +43,9 @@ from packer.sources.list_checks import (
 from packer.sources.meanings import ATTENTION, INVERSE_MASKS, LISTS, PROMPT_LENGTHS, Field, Means, fields_in
 from packer.stores import RemotePath
 from packer.token_memory import list_lengths
+
+_LIST_AS_TEXT = re.compile(r"[\[(]?\s*\d+(?:[,\s]+\d+)+[,\s]*[\])]?|[\[(]\s*\d+\s*[\])]")
+"""Matches "3 2", "3,2", "[3, 2]" and "[5]", but no single number, which may be the name of a sequence."""
 
 ROWS = "rows"
 """Key of `Batch.counts`: number of already packed rows."""
@@ -106,10 +110,10 @@ def row_columns(readers: Sequence[Reader], names: Sequence[str], read: Columns, 
 def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[str, Means]:
     """Return the known list columns that mark document boundaries in rows, with the way each does so.
 
-    Columns of numbers or text, such as the name of a sequence, do not count. Whether an attention mask numbers
-    documents is seen from its first values; these are not read in object storage.
+    Columns of numbers or names, such as the name of a sequence, do not count; a list that is stored as text is refused.
+    Whether an attention mask numbers documents is seen from its first values; these are not read in object storage.
     """
-    sought = [name for name, field in known.items() if field.means in _EXPECTED]
+    sought = told = [name for name, field in known.items() if field.means in _EXPECTED]
     reader = next((reader for reader in readers if reader.fields), None)
     if reader is None or (not sought and ATTENTION not in known):
         return {}
@@ -118,6 +122,7 @@ def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[st
         sought = [name for name in sought if is_list(plain_type(fields.types[fields.names.index(name)]))]
     else:
         sought = [name for name in sought if isinstance(fields.get(name), list)]
+    _refuse_lists_as_text(reader, [name for name in told if name not in sought])
     if not sought and ATTENTION in known and not isinstance(reader.file.path, RemotePath):
         with suppress(
             SourceError, DocumentError, pa.ArrowException, TypeError, ValueError
@@ -127,6 +132,22 @@ def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[st
                 if _most(values_of_column(records.records(block, (ATTENTION,))[0], ATTENTION)) > 1:
                     return {ATTENTION: "numbers"}
     return {name: known[name].means for name in sought}
+
+
+def _refuse_lists_as_text(reader: Reader, names: Sequence[str]) -> None:
+    """Raise a SourceError if the first value of a boundary column is a list of numbers as text: "3 2" or "[3, 2]"."""
+    fields: Any = reader.fields
+    first = {} if isinstance(fields, pa.Schema) else {name: fields.get(name) for name in names}
+    if isinstance(fields, pa.Schema) and not isinstance(reader.file.path, RemotePath):
+        texts = [name for name in names if is_string(plain_type(fields.field(name).type))]
+        for block, _ in islice(reader.for_records().blocks(texts), 1 if texts else 0):
+            first = {name: block.column(name)[0].as_py() for name in texts if len(block)}
+    for name, value in first.items():
+        if isinstance(value, str) and _LIST_AS_TEXT.fullmatch(value[:200].strip()):
+            raise SourceError(
+                f"{reader.file.name}: '{name}' holds {value!r:.40}, a list as text, and says where documents begin: "
+                "write a list of whole numbers, or remove the column"
+            )
 
 
 def _most(lists: pa.Array) -> int:
