@@ -57,7 +57,7 @@ def test_rows_that_mix_groups_are_found(kind, keep, tmp_path):
     options = {"max_len": 50, "group_by": "source", "shard_size": 4000}
     packer.pack(source, out, keep=["source"] if keep else [], **options)
     assert list(packer.verify(out, source)) == list(packer.verify(out)) == []
-    with pytest.raises(packer.PackerError, match="a list of sources holds paths"):
+    with pytest.raises(packer.PackerError, match="the list of paths is empty"):
         list(packer.verify(out, []))
     change_rows(out, lambda rows: violate(rows, columns))
     alone, compared = list(packer.verify(out)), list(packer.verify(out, source))
