@@ -4,9 +4,9 @@ A decoded batch takes about a kilobyte per column, so batches are not kept. `Map
 file begin and the addresses of its token columns, about 70 bytes per batch. Pickling stores its path; unpickling maps
 the file again.
 
-For an object in storage, only message headers are fetched at first, one after another. pyarrow then reads record
-batches from memory of the size of the object, which contains only the headers. It reads the bodies of compressed record
-batches immediately, so compressed batches must be identified before that (`packer/arrow.py`).
+For an object in storage, only message headers are fetched at first, one after another. They are put into memory of the
+size of the object, from which pyarrow reads record batches. pyarrow reads the bodies of compressed record batches
+immediately, so `packer/arrow.py` identifies compressed batches first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def map_file(path: AnyPath) -> pa.Buffer:
 
 
 def mirrored(path: RemotePath) -> Mirror:
-    """Return memory of the size of an object. All tasks of the process share it, with the parts fetched so far."""
+    """Return memory of the size of an object, with the parts fetched so far. All tasks of the process share it."""
     found = path.pinned()
     return _mirrored(found, found.stat().etag)
 
@@ -94,7 +94,7 @@ def _with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Replace extension columns, except JSON, by their storage; nothing is copied.
 
     pyarrow reads such a column as its storage until a library registers the type, such as `datasets` for `Array2D`.
-    This function makes the result independent of what is imported.
+    With this function, the result does not depend on imported libraries.
     """
     for number, column in enumerate(batch.columns):
         if isinstance(column.type, pa.BaseExtensionType) and not is_json(column.type):
@@ -175,7 +175,7 @@ class MappedFile:
         for number in numbers:
             place = int(self.places[number])
             if head is None:
-                head = stream.read_next_batch()  # also reads the dictionaries before it; later batches need them
+                head = stream.read_next_batch()  # also reads dictionaries, which later batches need
             if place == start:
                 yield head
                 continue
@@ -215,11 +215,11 @@ def _map_again(
 
 
 _later: list[tuple[Mirror, NDArray[np.int64]]] = []
-_fetching = threading.Lock()  # makes other threads wait for what this thread fetches
+_fetching = threading.Lock()  # other threads wait until this thread has fetched its chunks
 
 
 def fetch_queued() -> None:
-    """Fetch together what the objects of unpickled files had in memory; one at a time would be slow."""
+    """Fetch the chunks of all unpickled files together; fetching them one at a time would be slow."""
     with _fetching:
         count = len(_later)  # other threads may add more in the meantime
         fetch_chunks(_later[:count])
@@ -241,7 +241,7 @@ def _fetch_headers(mirror: Mirror) -> tuple[int, bool]:
     """Fetch the headers of all messages, the dictionaries and the footer of an object.
 
     Returns (number of rows, whether a record batch is compressed). Stops without an error at the first damaged message;
-    pyarrow then reports the damage when it reads that place.
+    pyarrow reports the damage when it reads the message.
     """
     size, view = mirror.buffer.size, memoryview(mirror.buffer)
     tail = min(size, _TAIL)
@@ -295,7 +295,7 @@ class TableInMemory:
 
     @classmethod
     def of(cls, owner: pa.Table | DatasetsTable, names: Sequence[str], tokens: Sequence[str] = ()) -> TableInMemory:
-        """Describe the columns `names` of a table; the columns `tokens` hold tokens or labels."""
+        """Describe columns of a table; `tokens` are the columns of tokens and labels among `names`."""
         columns = {name: _table(owner).column(name).iterchunks() for name in names}
         chunk_ends = {name: np.cumsum([*map(len, chunks)], dtype=np.int64) for name, chunks in columns.items()}
         ends = np.unique(np.concatenate([np.zeros(0, np.int64), *chunk_ends.values()]))
@@ -378,7 +378,7 @@ class ArrowReader(Reader):
     fields: pa.Schema
     rows: int = 0
     table: BatchStore | None = None
-    """The lists, unless they are in the Arrow file."""
+    """Table that holds the lists; None if they are in the Arrow file."""
 
     first_row: int = 0
     """Number of records before this part."""
@@ -387,7 +387,7 @@ class ArrowReader(Reader):
     """Whether the records are token lists, for which larger blocks are decoded together."""
 
     whole: bool = False
-    """Whether the file is not cut, because it is compressed and each piece would decompress all of it."""
+    """Whether the file stays whole: it is compressed, so every piece would have to decompress all of it."""
 
     @classmethod
     def open(cls, file: SourceFile) -> ArrowReader:
@@ -438,7 +438,10 @@ class ArrowReader(Reader):
         return Lists(reader, has_labels, mapped if all(plain_type(kind).equals(kind) for kind in kinds) else None)
 
     def cut(self, size: int) -> Sequence[ArrowReader]:
-        """Cut into runs of equally many records. Compressed and remote files stay whole: pieces would read all."""
+        """Cut into runs of equally many records.
+
+        Compressed and remote files stay whole: every piece would read all of the file.
+        """
         is_read_whole = self.whole or isinstance(self.file.path, RemotePath)
         pieces = 1 if is_read_whole else max(1, min(self.file.bytes // size, self.rows))
         bounds = pairwise(self.rows * piece // pieces for piece in range(pieces + 1))
@@ -502,7 +505,7 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
 
     Returns (lists, number of documents). The lists are None if they are compressed and must be decoded.
     """
-    path = pinned(file.stored)  # with its state, so that tasks that unpickle it need not request the state
+    path = pinned(file.stored)  # stores the state of the object, so unpickling tasks need not request it
     buffer = map_file(path)
     wanted = columns.wanted(has_labels=has_labels)
     if isinstance(path, RemotePath):
@@ -541,7 +544,7 @@ def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple
 
 
 def _fetch_structure(mirror: Mirror, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
-    """Fetch the columns of an object; for the columns `but_values_of`, everything except values."""
+    """Fetch the columns of an object; for the columns `but_values_of`, everything except the values."""
     starts, lengths = array("q"), array("q")
     for batch, _, _ in _placed_batches(mirror.buffer, name, ()):
         for column in columns:
@@ -560,8 +563,8 @@ def _placed_batches(
 
     Yields (batch, place, dictionaries_changed). The place is a byte offset in a stream and a number in a file.
     Dictionaries are compared with those of the first batch. The given columns are checked: they must be as long as the
-    batch, and claim no more values than their buffers hold. Every pass checks the offsets of their lists. With `only`,
-    other columns are not decoded; do not map such batches, because pyarrow copies them.
+    batch, and their buffers must hold all values. Every pass checks the offsets of lists. With `only`, other columns
+    are not decoded; do not map such batches, because pyarrow copies them.
     """
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])

@@ -1,8 +1,8 @@
-"""Columns: their names and types, values as Python objects, and which columns control training (masks, weights).
+"""Columns: names, types, values as Python objects, and the columns that control training (masks, weights).
 
-Also types that can be kept, and common types across files. Columns of Arrow's JSON type (`arrow.json`, strings of JSON)
-are decoded. `datasets` uses that type if types or keys differ between records, and DuckDB writes it to Parquet. Errors
-name the first value that does not fit.
+The module also finds the types that can be kept, and the common type of a column in several files. Columns of Arrow's
+JSON type (`arrow.json`, strings of JSON) are decoded. `datasets` uses that type if types or keys differ between
+records, and DuckDB writes it to Parquet. Errors name the first value that does not fit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Fields: TypeAlias = pa.Schema | Mapping[str, object]
 
 
 def loss_columns(fields: Fields, names: Iterable[str] = SAYING, *, depth: int = 1) -> dict[str, bool]:
-    """Return which of these columns a file has, and whether each has a list for each document.
+    """Return the columns among `names` that a file has, and whether each has a list for each document.
 
-    Columns without meaning for training are left out: a weight that is null, and, for names that must hold lists, a
-    value whose nesting is not `depth`, the number of list levels around tokens.
+    Columns without meaning for training are left out: weights that are null, and columns that must hold lists but are
+    not nested `depth` levels deep like the tokens.
     """
     types = dict(zip(fields.names, fields.types, strict=True)) if isinstance(fields, pa.Schema) else fields
     levels = {name: _levels(types[name]) for name in names if name in types}
@@ -85,7 +85,7 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
-    """Whether decimals in values of a type, at any level, become floats in a type that was joined from it."""
+    """Whether a joined type turns decimals of a type, at any level, into floats."""
     if pa.types.is_decimal(kind):
         return not pa.types.is_decimal(joined)
     inside = ((kind.field(number), number) for number in range(kind.num_fields))
@@ -94,7 +94,7 @@ def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast values to a type that `join` returned for their type and another. Raises ArrowInvalid if one misfits."""
+    """Cast values to a type from `join`. Raises ArrowInvalid if the type does not represent a value exactly."""
     if array.type.equals(kind):
         return array
     try:
@@ -104,9 +104,9 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column is kept: string for string_view, storage or value type for wrapped types.
+    """Return the type in which a column is kept: string for string_view, the storage or value type for wrapped types.
 
-    JSON keeps its type, because its storage is text, not the values; see `python_values`.
+    JSON keeps its type, because its storage is text rather than values; see `python_values`.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return kind if is_json(kind) else plain_type(kind.storage_type)
@@ -331,7 +331,7 @@ TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, u
 def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     """Check the columns of a file, and return whether it has labels.
 
-    Raises an error if a column is missing, has the wrong type, or occurs twice, or if the file has a mask that the
+    Raises an error if a column is missing, occurs twice, or has the wrong type, or if the file has a mask that the
     first file lacks.
     """
     require_column(schema, name, columns)
@@ -354,7 +354,7 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
             is_view = pa.types.is_list_view(found) or pa.types.is_large_list_view(found)
             remedy = "; cast it with .cast(pyarrow.list_(pyarrow.int32()))" if is_view else ""
             raise SourceError(f"{name}: column '{column}' holds {found}; expected {TOKEN_TYPES}{remedy}")
-        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of empty lists takes no bytes
+        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # lists of size 0 take no bytes
             raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
     return has_labels
 
@@ -418,7 +418,7 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
     """
     first, kind = types[0] if types else ("", pa.null())
     for part, other in types:
-        if not other.equals(kind):  # which hashes do not tell: equal lists of Parquet and JSON have other field names
+        if not other.equals(kind):  # hashes differ for equal lists whose fields Parquet and JSON name differently
             raise SourceError(f"{owner}: column '{name}' is {kind} in {first}, {other} in {part}; use one type")
     return kind
 
@@ -442,7 +442,7 @@ def number_fault(values: pa.Array, row: int, column: str) -> DocumentError:
     if found is None:
         message = f"'{column}' is missing; give it a number"
     elif not is_numeric(value.type):
-        return DocumentError(row, f"'{column}' holds {no_number(value.type)}")  # the whole column is at fault
+        return DocumentError(row, f"'{column}' holds {no_number(value.type)}")  # no value of the column is a number
     elif isinstance(found, float) and not found.is_integer():
         message = f"'{column}' is {found}; expected a whole number"
     else:
@@ -467,7 +467,8 @@ _TEXTS = {
 def python_values(array: pa.Array, column: str, *, of_text: bool = False) -> list[Any]:
     """Return the values of a column. Structs become dicts without null fields, and maps become dicts.
 
-    Raises a DocumentError if JSON is not valid or, with `of_text`, if a field of text holds another type as JSON.
+    Raises a DocumentError if JSON is invalid. With `of_text`, also raises it if a field of text holds JSON of another
+    type.
     """
     decode = _decoder(array.type, column, f"'{column}'", of_text)
     values: list[Any] = array.to_pylist()
@@ -505,7 +506,7 @@ def _parsed(text: str, where: str, is_text: bool) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DocumentError(0, f"{where} is not the JSON that its type says: {error}", reason="unreadable") from None
-    if is_text and type(value) is not str and not (value and isinstance(value, list)):  # null and [] would be dropped
+    if is_text and type(value) is not str and not (value and isinstance(value, list)):  # null and [] are dropped
         as_json = "datasets stores a text that is itself JSON as its value; pack the JSON lines it was loaded from"
         raise DocumentError(0, f"{where} is {text[:40]} where text is expected: {as_json}", reason="wrong_type")
     return value

@@ -1,7 +1,7 @@
 """Hashes of document contents. `--holdout` holds documents out by their hashes.
 
-A document is hashed by its token ids alone, so copies of it are always on the same side, in any file. All documents of
-a record share one hash, computed over all their tokens.
+The hash covers only token ids, so copies of a document are always on the same side, in any file. All documents of a
+record share one hash, computed over all their tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOGETHER = 4 << 20  # number of tokens that are copied together
 def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
     """Return the hash of each document, from 0 to HASHES - 1; -1 for empty documents.
 
-    The hash is xxh3-64 of the token ids of its record, as little-endian int32, without the lowest bits. Raises a
+    The hash is xxh3-64 of the token ids of its record, as little-endian int32; the lowest bits are dropped. Raises a
     SourceError if a token id is out of range; `describe` names a document of the source.
     """
     if options.numbers_records:  # already hashed when the records were decoded

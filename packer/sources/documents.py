@@ -27,7 +27,7 @@ LONGEST = 2**31 - 1
 """Maximum number of tokens in a document, and maximum token id."""
 
 MOST_RECORD = 1 << 28
-"""Maximum size of a record in JSON or CSV, in bytes or characters; parsers take many times as much memory."""
+"""Maximum size of a record in JSON or CSV, in bytes or characters; parsers need many times this memory."""
 
 
 class DocumentError(Exception):
@@ -35,10 +35,10 @@ class DocumentError(Exception):
 
     Args:
         row: index of the document.
-        message: description of the problem, for the user.
+        message: description of the problem for the user.
         place: location of the document, such as "rows.jsonl line 18".
-        reason: why the record cannot be used; None if not only this record is at fault.
-        of_record: whether `row` counts records, because a record may make any number of documents.
+        reason: why the record cannot be used; None if other records have the same fault.
+        of_record: whether `row` counts records instead of documents, because a record may make several documents.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DocumentError(Exception):
     def in_source(self, document: int | None) -> SourceError:
         """Return the error for users, with the document's index in the source, if known, and its `place`."""
         where = self.place if document is None or self.of_record else f"document {document} ({self.place})"
-        # If a template hides its answers, most chats would be left out.
+        # If a template hides the ends of answers, most chats would be rejected.
         remedy = "" if self.reason in (None, "unlocated_spans") else f"; {REMEDY}"
         return SourceError(f"{where}: {self.message}{remedy}")
 
@@ -84,7 +84,7 @@ def reading(name: str) -> Iterator[None]:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
         if error.errno is not None and error.strerror:
-            named = error.filename if is_remote(error.filename) else name  # the object, if it is one of a folder
+            named = error.filename if is_remote(error.filename) else name  # names the object rather than its folder
             raise PackerError(f"{named}: cannot be read: {error.strerror}") from error
         raise _unreadable(name, error) from error
     except (pa.ArrowException, ValueError, EOFError, RecursionError) as error:
@@ -104,7 +104,7 @@ def _unreadable(name: str, error: Exception) -> SourceError:
 def reading_copy(folder: AnyPath, name: str) -> Iterator[None]:
     """Convert errors raised while reading the decoded copy of a file.
 
-    Raises a PackerError that is not a `SourceError`: the source is not at fault, so the unfinished output is kept.
+    Raises a PackerError, not a `SourceError`: the source is valid, so the unfinished output is kept.
     """
     try:
         with reading(name):
@@ -160,7 +160,7 @@ class SourceFile:
     """Path of the file; None for data in memory."""
 
     beside: tuple[AnyPath, ...] = ()
-    """Further files that are read with it, such as the tokens of an index."""
+    """Further files that are read with this file, such as the tokens of an index."""
 
     @classmethod
     def of(cls, path: AnyPath, name: str) -> SourceFile:
@@ -170,7 +170,7 @@ class SourceFile:
 
     @property
     def stored(self) -> AnyPath:
-        """Path of the file. Not for data in memory."""
+        """Path of a file; data in memory has none."""
         assert self.path is not None
         return self.path
 
@@ -196,17 +196,20 @@ class Found(NamedTuple):
     """Fingerprint of the content of a dataset in memory; None for files."""
 
     pad_id: int | None = None
-    """Padding token of the tokenizer, from the report of `packer tokenize`."""
+    """Padding token of the tokenizer, as stored in the report of `packer tokenize`."""
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call a task for each item (a file, or an object made from it); in threads if files are in object storage."""
+        """Call a task for each item (a file, or an object made from it).
+
+        Uses threads if files are in object storage.
+        """
         if any(isinstance(file.path, RemotePath) for file in self.files):
             return opened_in_parallel(task, items)
         return [*map(task, items)]
 
 
 class Columns(NamedTuple):
-    """Names of the columns to read from every file, and what a document is in files without columns."""
+    """Names of the columns to read from every file. For files without columns, the fields define a document."""
 
     input_ids: str
     labels: str
@@ -241,7 +244,7 @@ class Batch(NamedTuple):
     done: int  # number of bytes of the file or piece read up to the end of this batch
     extra: dict[str, pa.Array] = {}  # noqa: RUF012 (never changed)
     counts: Mapping[str, int] = {}  # counts to sum over a source; for text, see `Encoder.encode`
-    rejected: tuple[DocumentError, ...] = ()  # errors of rejected documents, which are empty here; ascending
+    rejected: tuple[DocumentError, ...] = ()  # errors of rejected documents, ascending; these documents are empty
     records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a separate record
     lines: bytes | None = None  # lines of the batch, if rejected documents are listed by line
 

@@ -1,6 +1,6 @@
 """Find the files of a source: a file, folder, saved dataset, object in storage, or Hub id.
 
-Every folder is searched once, whatever links lead to it.
+Every folder is searched once, even if several links lead to it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_DEPTH = 5  # number of parent folders that may be a table of another tool: its data folder and three partitions
+_DEPTH = 5  # number of parent folders that are checked; a table may have a data folder and three levels of partitions
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a string is text rather than a path: no file has this name, or could have it."""
+    """Whether a string is text rather than a path: no file has, or could have, this name."""
     looks_like_text = "\n" in name or (" " in name and not ending_of(name))
     return looks_like_text and not is_remote(name) and not os.path.lexists(name)
 
@@ -132,7 +132,7 @@ def find_source(source: SourceLike, split: str | None) -> Found:
 
 def _find_several(source: PathList, split: str | None) -> Found:
     """Find the files of several paths. The split is selected in every folder; it does not apply to single files."""
-    named = set(map(str, source.paths))  # a shell that expands a wildcard names both files of an index
+    named = set(map(str, source.paths))  # expanding a wildcard gives both files of an index
     paths = [path for path in source.paths if not (str(path).endswith(BIN) and str(_index_of(path)) in named)]
     folders = [_is_folder(path) for path in paths]
     if split is not None and not any(folders):
@@ -156,11 +156,11 @@ _MADE_OF = {
     "IterableDataset": "datasets.Dataset.from_generator(dataset.__iter__), or write it to Parquet files",
     "generator": "datasets.Dataset.from_generator(function)",
 }
-"""Sources that users may pass by type name, and the remedy for each."""
+"""Objects that users may pass as a source by mistake: name of the type -> remedy."""
 
 
 def _index_of(path: AnyPath | str) -> AnyPath:
-    """Return the path of the `.idx` next to a `.bin`. Megatron also names both by their path without an ending."""
+    """Return the path of the `.idx` next to a `.bin`. In Megatron, a path without ending means both files."""
     path = any_path(path)
     return path.parent / f"{path.name.removesuffix(BIN)}.idx"
 
@@ -265,7 +265,10 @@ def _find_configuration(folder: AnyPath, chosen: Configuration, split: str | Non
 
 
 def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
-    """Name files relative to the root of the source. Raises a PackerError if there are none, or if one is special."""
+    """Name files relative to the root of the source.
+
+    Raises a PackerError if there are no files, or if one is a pipe or device.
+    """
     if not files:
         raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
     named = [(pinned(file), _relative(file, root)) for file in files]
@@ -316,7 +319,7 @@ def _is_part(file: AnyPath, names: Collection[str]) -> bool:
 
 
 def _main_files(files: list[AnyPath]) -> list[AnyPath]:
-    """Leave out files that may be mere notes, such as text, if there are files of other formats; see `alone`."""
+    """Leave out text files, which may be mere notes, if there are files of other formats; see `InputFormat.alone`."""
     kinds = [format_by_name(file.name) for file in files]
     chosen = [kind for kind in FORMATS.values() if kind in kinds and not kind.alone]
     chosen = chosen or [kind for kind in FORMATS.values() if kind in kinds][:1]
@@ -407,7 +410,7 @@ def _is_packed(folder: AnyPath) -> bool:
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return (folder / STATE).exists()  # damaged: `read_manifest` explains the fault
+        return (folder / STATE).exists()  # a damaged dataset; `read_manifest` explains the fault
     return isinstance(manifest, dict) and "format_version" in manifest
 
 
@@ -473,5 +476,5 @@ def _holds(path: AnyPath, inside: str, words: Collection[bytes]) -> bool:
         if not words:
             return True
         with path.open("rb") as file:
-            content = file.read(64 << 20)  # an index.json of data may be longer, but not these files
+            content = file.read(64 << 20)  # marking files are shorter, but an index.json of data may be larger
     return all(word in content for word in words)

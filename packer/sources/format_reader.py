@@ -118,12 +118,12 @@ class Reader(Protocol):
         return Lists(self, fields.get(columns.labels) is not None)
 
     def for_records(self) -> Reader:
-        """Return a reader for other records than token lists, such as text. Raises a PackerError if there are none."""
+        """Return a reader for records of text or numbers. Raises a PackerError if the format has no such records."""
         return self
 
     @property
     def file(self) -> SourceFile:
-        """Name, path and size of the file. The size of a piece is its share."""
+        """Name, path and size of the file. For a piece, the size is its share of the file."""
 
     @property
     def path(self) -> AnyPath:
@@ -149,8 +149,8 @@ class Reader(Protocol):
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
         """Schema of the file, or its first valid record; None if there is no record.
 
-        The types decide what the columns mean: a mask, or the lengths of documents in a row, is recognized only if it
-        is a list of numbers here. A reader of text must therefore convert the values of the first record.
+        Types help to decide what columns mean: masks, and lengths of documents in a row, must be lists of numbers. A
+        reader of text must therefore convert the values of the first record.
         """
 
     @property
@@ -192,7 +192,10 @@ class Reader(Protocol):
 
 @contextmanager
 def opened(path: AnyPath) -> Iterator[tuple[pa.NativeFile, pa.NativeFile]]:
-    """Yield a file, local or in object storage, and its content, decompressed if the ending of its path requires it."""
+    """Open a file, local or in object storage.
+
+    Yields the file and its content, decompressed according to its ending.
+    """
     with pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.OSFile(str(path)) as file:
         codec = CODECS.get(path.suffix)
         yield file, pa.CompressedInputStream(file, codec) if codec else file

@@ -18,7 +18,7 @@ from packer.stores import AnyPath, RemotePath
 
 SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", "state.json"}
 SIDE_FILES |= {"dataset_dict.json", "_export.json"}
-"""Files next to data that have the endings of data but are no data."""
+"""Files that are no data although their names end like data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,10 @@ class InputFormat:
     """Possible first bytes of a file; empty if files are recognized only by name."""
 
     alone: bool = False
-    """Whether such files are left out if the folder has files of other formats, because they may be mere notes."""
+    """Whether files of this format are read only in a folder without other formats.
+
+    Otherwise, they may be mere notes.
+    """
 
     reader: str
     """Module and name of the reader class, such as "packer.sources.parquet.ParquetReader"; imported on first use."""
@@ -152,7 +155,7 @@ def _format_of(path: AnyPath, name: str) -> InputFormat:
     bytes match no format. Raises a PackerError if the format is unknown, or if the file cannot be read.
     """
     by_name = format_by_name(path.name)
-    if by_name is not None and not by_name.magic and isinstance(path, RemotePath):  # saves one request per object
+    if by_name is not None and not by_name.magic and isinstance(path, RemotePath):  # saves a request per object
         return by_name
     with reading(name), path.open("rb") as file:
         start = file.read(_LOOKED_AT)
@@ -168,7 +171,7 @@ def _format_of(path: AnyPath, name: str) -> InputFormat:
 
 
 def _refuse_compressed(start: bytes, file_name: str, name: str) -> None:
-    """Raise a PackerError for a file with an unsupported compression, or whose name lacks its ending."""
+    """Raise a PackerError for an unsupported compression, or for a file name without the ending of its compression."""
     codec = next((each for each in _COMPRESSED if start.startswith(each.magic)), None)
     if codec is None:
         return
@@ -193,7 +196,7 @@ def _zstd_window(start: bytes) -> int:
     if len(start) < _LOOKED_AT:
         return 0
     descriptor, after = start[4], start[5:]
-    if not descriptor & 0x20:  # not a single segment, which needs as much memory as its content
+    if not descriptor & 0x20:  # several segments; a single one needs as much memory as its content
         return (1 << 10 + (after[0] >> 3)) // 8 * (8 + (after[0] & 7))
     after = after[(0, 1, 2, 4)[descriptor & 3] :]
     size = (1, 2, 4, 8)[descriptor >> 6]

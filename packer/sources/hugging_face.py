@@ -1,6 +1,6 @@
 """Find what `datasets` would read: saved datasets, objects, the Hub, and configurations and splits in a folder.
 
-Configurations are those in the folder's README.md. Without them, file names determine the splits.
+Configurations are defined in the folder's README.md. Without configurations, file names determine the splits.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ def is_dataset(source: object) -> bool:
 
 
 def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
-    """Find the Arrow table of a `datasets` object. `datasets` first writes rows that were shuffled or filtered."""
+    """Find the Arrow table of a `datasets` object.
+
+    If rows were shuffled or filtered, `datasets` first writes them in their new order.
+    """
     if isinstance(dataset, dict):
         chosen = _choose_split(name, list(dataset), split)
         return find_table(dataset[chosen], None, f"{name}/{chosen}")
@@ -96,9 +99,9 @@ def find_on_hub(source: str, split: str | None) -> Found:
     hub_id, config = split_configuration(source)
     missing = f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub"
     if not constants.HF_HUB_OFFLINE:
-        try:  # asks first, because `load_dataset` retries for 23 s before it gives up
+        try:  # asks the Hub first, because `load_dataset` retries for 23 s
             HfApi().dataset_info(hub_id, timeout=_TIMEOUT)
-        except Exception as error:  # types differ by version and HTTP library
+        except Exception as error:  # its type depends on versions and the HTTP library
             if hub_is_unreachable(error):
                 raise PackerError(
                     f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({first_line(error)}); "
@@ -141,7 +144,7 @@ def _choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
 
 
 def no_splits(what: str, split: str) -> OtherSourceError:
-    """Return the error for a split requested from a source without splits."""
+    """Return the error for requesting a split of a source without splits."""
     return OtherSourceError(f"split {split}: {what} without splits", "leave --split out")
 
 
@@ -185,11 +188,11 @@ log = logging.getLogger(__name__)
 
 
 class Configuration(NamedTuple):
-    """Some files of a folder under a name, in splits. Without patterns, file names determine the splits."""
+    """A named configuration: some files of a folder, in splits. Without patterns, file names determine the splits."""
 
     name: str
     is_default: bool
-    folder: str  # folder in which patterns begin
+    folder: str  # folder to which patterns are relative
     patterns: Mapping[str, Sequence[str]] | None  # patterns for the files of each split
 
 
@@ -246,7 +249,7 @@ def choose_configuration(folder: str, found: Mapping[str, Configuration], name: 
 def files_of_configuration(name: str, chosen: Configuration, names: Collection[str], split: str | None) -> list[str]:
     """Return the files of a split of a configuration, in its order; `names` are all files in its folder.
 
-    Raises a PackerError if a pattern matches no file, or a file that another pattern matches, and for splits like
+    Raises a PackerError if a pattern matches no file, or if two patterns match one file; checks the split like
     `_choose_split`.
     """
     before = "".join(f"{part}/" for part in chosen.folder.split("/") if part not in ("", "."))
@@ -273,7 +276,7 @@ def _matching(pattern: str, names: Collection[str]) -> list[str]:
     if "/".join(parts) in names:
         return ["/".join(parts)]
     parts += [] if any(wildcard in pattern for wildcard in "*?[") else ["**"]
-    special = sum(part.startswith("__") for part in parts[:-1])  # folders of tools; a glob must name them explicitly
+    special = sum(part.startswith("__") for part in parts[:-1])  # such as __pycache__; a glob must name them
     split = [(name, name.split("/")) for name in names if is_data(name.rpartition("/")[2])]
     return [
         name for name, of in split if sum(part.startswith("__") for part in of[:-1]) == special and _fits(of, parts)
@@ -292,15 +295,15 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
     """Sort files, named relative to the source with "/" between folders, into splits by their names.
 
-    The first of three rules that matches any file is applied to all files. Files that it does not match are in no
-    split:
+    Three rules are tried in order, and the first one that matches any file is used. Files that it does not match are in
+    no split:
 
     1. shards such as `data/train-00000-of-00002.parquet`; any word may be a split;
     2. folders named after a split, such as `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
     3. files named after a split, such as `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
 
     The splits train, validation and test come first, the others are sorted; files keep the order of `names`. A file
-    named after two splits is in both. Without a match, there are no splits.
+    named after two splits is in both. If no rule matches, there are no splits.
     """
     names = list(names)
     shards = {name: match[1] for name in names if (match := _SHARD.fullmatch(name))}

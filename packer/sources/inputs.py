@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
     """See `Batch.counts`."""
 
     rejected: tuple[DocumentError, ...] = ()
-    """Errors of rejected documents, which are empty here; ascending."""
+    """Errors of rejected documents, ascending; these documents are empty."""
 
 
 _DOCUMENTS = 1 << 20  # number of documents whose lengths are yielded together: 4 MB
@@ -86,7 +86,7 @@ class MappedLists:
     """Whether this is a decoded copy."""
 
     numbers_documents: str = ""
-    """Column that numbers the documents of each record from 0, if any. The reader then locates records."""
+    """Column that numbers the documents of each record from 0; empty if each record makes one document."""
 
     @property
     def file(self) -> SourceFile:
@@ -114,7 +114,7 @@ class MappedLists:
         return next((self.types_in(store) for store in self.stores if len(store.ends)), {})
 
     def types_in(self, store: BatchStore) -> dict[str, pa.DataType]:
-        """Return the types of the extra columns in one of the stores, as in `chunks`."""
+        """Return the types that `chunks` yields for the extra columns in one of the stores."""
         names, widths = self.columns.extra, self.columns.widths
         return {name: wide_type(store.schema.field(name).type, widths.get(name)) for name in names}
 
@@ -195,13 +195,13 @@ class DecodedInput:
     """Columns to read."""
 
     extra: tuple[str, ...]
-    """Columns among `needed` to carry along. `decode` returns some of them; the others are copied unchanged."""
+    """Columns among `needed` that stay with the documents. `decode` may return new values; other columns are copied."""
 
     decode: Callable[[BlockRecords], Batch]
-    """Function that converts records to documents. Its DocumentErrors have a record number. Can be pickled."""
+    """Function that converts records to documents, and can be pickled. Its DocumentErrors name a record by number."""
 
     empty: Batch
-    """Documents that replace those of a record that cannot be used."""
+    """Empty documents that take the place of an unusable record."""
 
     is_slow: bool
     """Whether decoding is slow enough to run ahead in several threads, at the cost of memory."""
@@ -210,7 +210,7 @@ class DecodedInput:
     """Whether the documents have labels after all steps; None if there are no documents."""
 
     masks: tuple[str, ...] = ()
-    """Columns with which `decode` strips padding or makes labels."""
+    """Mask columns that `decode` applies: it strips padding or makes labels."""
 
     steps: tuple[Step, ...] = ()
     """Steps applied to each batch, in order."""
@@ -295,7 +295,7 @@ class DecodedInput:
         return batch
 
     def _first_fault(self, records: BlockRecords, fault: DocumentError) -> DocumentError:
-        """Find the first unusable record. `fault` is any error; earlier records may fail later checks."""
+        """Find the first unusable record. `fault` is one error; an earlier record may fail a later check."""
         while 0 < fault.row < len(records):
             records = _slice(records, 0, fault.row)
             try:
@@ -315,7 +315,7 @@ class DecodedInput:
     def _parts(self, records: BlockRecords, first: int, faults: Faults) -> Iterator[Batch]:
         """Yield the documents of records; `first` is the number of the first record in its block.
 
-        If decoding fails, the records are halved recursively, so one fault costs few attempts.
+        If decoding fails, the records are halved again and again, so one fault costs few attempts.
         """
         count = len(records)
         if not faults.keys() & range(first, first + count):
@@ -338,7 +338,7 @@ class DecodedInput:
 
     def _with_kept(self, batch: Batch, records: BlockRecords) -> Batch:
         """Add columns that are kept unchanged, and document numbers if a record makes several documents."""
-        extra: dict[str, pa.Array] = dict.fromkeys(self.extra) | batch.extra  # in this order
+        extra: dict[str, pa.Array] = dict.fromkeys(self.extra) | batch.extra  # keeps the order of columns
         for name in (name for name in self.extra if name not in batch.extra):
             extra[name] = values_of_column(records, name)
             if batch.records is not None and len(batch.records) > len(records):
@@ -351,7 +351,7 @@ class DecodedInput:
         return batch._replace(extra=extra)
 
     def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield batches. Converts the index in a DocumentError to an index and a location in the input."""
+        """Yield batches. In a DocumentError, the index in the batch becomes an index and a location in the input."""
         row = records = 0
         try:
             for batch in batches:
@@ -378,7 +378,7 @@ def open_lists(lists: Lists, columns: Columns, *, in_place: bool, skips: bool) -
     Args:
         lists: lists of the file.
         columns: columns to read.
-        in_place: whether lists in memory stay there, unless a value is JSON; masks are not applied to them.
+        in_place: whether lists in memory are used there, without applying masks; values of JSON are decoded anyway.
         skips: whether unusable documents are rejected; all lists are then decoded.
     """
     if lists.store is not None and in_place and not skips:
@@ -414,14 +414,14 @@ def decoded_lists(lists: Lists, columns: Columns, *, makes_labels: bool, skips: 
 
 
 def all_in_place(input_: Input, names: Sequence[str], test: Callable[..., bool]) -> bool:
-    """Whether a test holds for the columns `names` of every record batch. False unless they are mapped and local.
+    """Whether a test holds for the columns `names` of every record batch.
 
-    Lists in object storage are not read: each rank would have to read all of them, which takes as long as decoding them
-    once, shared among all ranks.
+    Returns False unless they are mapped and local. Lists in object storage are not read: each rank would read all of
+    them, whereas ranks share the work of decoding.
     """
     if not isinstance(input_, MappedLists) or isinstance(input_.file.path, RemotePath):
         return False
-    with reading(input_.file.name), suppress(ValueError, AssertionError, DocumentError):  # raised with its place later
+    with reading(input_.file.name), suppress(ValueError, AssertionError, DocumentError):  # raised later, with its place
         return all(test(*arrays) for arrays in input_.arrays(*names))
     return False
 
@@ -430,7 +430,7 @@ _SAMPLED = 1 << 16  # number of tokens sampled to determine values per token
 
 
 def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int]:
-    """Return, for columns of lists of lists, the most frequent number of values per token, sampled at the beginning."""
+    """Return the usual number of values per token in columns of lists of lists, from a sample of the first tokens."""
     found: dict[str, int] = {}  # 0 for lists of numbers
     for input_ in inputs:
         flat = [name for name, kind in input_.declared_types.items() if not is_nested(plain_type(kind))]
@@ -451,7 +451,7 @@ def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int
 def check_types(owner: str, names: Sequence[str], inputs: Sequence[Input], numbers: Sequence[str]) -> None:
     """Raise a SourceError if the types that files declare for extra columns do not fit together.
 
-    Columns need a common type; files that stay mapped need the same type. Columns in `numbers` need a type of whole
+    Files that stay mapped need the same type; other files need a common type. Columns in `numbers` must be whole
     numbers; their values are checked when rows are planned.
     """
     types = [

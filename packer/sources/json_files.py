@@ -34,7 +34,7 @@ from packer.stores import AnyPath
 
 _FIRST = 1 << 16  # number of bytes read at once to find the first record
 _SHORT = 1 << 14  # maximum length in bytes of a line that is parsed twice: 1% of the work for its block
-_BLOCK = 1 << 22  # bytes of token lists parsed at once, in over ten times the memory; a longer line enlarges the block
+_BLOCK = 1 << 22  # bytes parsed at once, which takes over ten times the memory; a longer line makes a larger block
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +104,7 @@ class JsonFile(Reader):
         return _read_records(_filled_lines(block))
 
     def names_in(self, block: bytes, records: BlockRecords) -> Collection[str]:
-        """Return the names of all fields in a block. If pyarrow parsed it, reads only the first line if short."""
+        """Return the names of all fields in a block. If pyarrow parsed the block, a short first line is enough."""
         if not isinstance(records, pa.RecordBatch):
             return set[str]().union(*records)
         with contextlib.suppress(DocumentError):  # a blank line or a repeated field, both of which pyarrow accepts
@@ -116,7 +116,7 @@ class JsonFile(Reader):
         return None if self.is_array else block
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that each of these columns is in some record. Records without it get null.
+        """Check that each of these columns is in some record; other records get null.
 
         The file is searched only if its first record lacks a column.
         """
@@ -201,8 +201,8 @@ def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> 
     """Parse a block of whole lines to its columns.
 
     `types` are tried first for the extra columns, because pyarrow then parses at full speed. If they do not represent
-    every value exactly, the values are read again one by one. Raises an ArrowInvalid without a location if a line is
-    invalid, and a DocumentError if no type represents all values of an extra column.
+    every value exactly, the values are read again one by one. Raises an ArrowInvalid, without a location, if a line is
+    invalid. Raises a DocumentError if no type represents all values of an extra column.
     """
     if _count_lines(block) < 0:  # checked first, since pyarrow crashes on a line `null`
         raise pa.ArrowInvalid("a line does not hold an object")
@@ -216,7 +216,7 @@ def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> 
             parsed = _read(block, columns, types)
             if all(_is_exact(parsed[column]) for column in columns.extra):
                 return parsed
-        except pa.ArrowInvalid:  # a value may only have another type
+        except pa.ArrowInvalid:  # perhaps a value only has another type
             pass
     lists = _read(block, columns, {})
     records = [_read_record(line) for line in _filled_lines(block)] if columns.extra else []
@@ -242,9 +242,9 @@ def _infer_extra(values: Mapping[str, Sequence[object]], columns: Columns) -> di
 
 
 def _is_checked(kind: pa.DataType) -> bool:
-    """Whether pyarrow refuses all values that do not fit a type, except large integers for doubles.
+    """Whether pyarrow refuses all values that do not fit a type, except integers that are too large for a double.
 
-    Structs do not qualify: pyarrow ignores their unknown fields.
+    It does not for structs, whose unknown fields it ignores.
     """
     if pa.types.is_list(kind):
         return _is_checked(kind.value_type)
@@ -278,7 +278,7 @@ def _first_bytes(block: bytes) -> NDArray[np.uint8]:
 
 
 def _require_lists(parsed: Mapping[str, pa.Array], columns: Columns, lines: int, *, has_labels: bool) -> None:
-    """Raise an ArrowInvalid if a line does not hold one whole object, or lacks a list."""
+    """Raise an ArrowInvalid if a line does not hold exactly one object, or lacks a list."""
     tokens, labels = parsed[columns.input_ids], parsed[columns.labels]
     if len(tokens) != lines:
         raise pa.ArrowInvalid("a line must hold one whole object")
@@ -288,7 +288,7 @@ def _require_lists(parsed: Mapping[str, pa.Array], columns: Columns, lines: int,
 
 
 def _refuse_absent(block: bytes, columns: Columns) -> None:
-    """Raise an ArrowInvalid if a line has a mask or weight that is not read because the first record has none."""
+    """Raise an ArrowInvalid if a line has a mask or weight that the first record lacks: it would not be read."""
     if columns.absent and _pattern(columns.absent).search(block):
         for line in _filled_lines(block):
             if loss_columns(_read_record(line), columns.absent):
@@ -297,7 +297,7 @@ def _refuse_absent(block: bytes, columns: Columns) -> None:
 
 @cache
 def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes]:
-    """Return a regular expression for fields with these names. Names that need a list match only with a list."""
+    """Return a regular expression for fields with these names. Some names match only if their value is a list."""
     ways = (rf'{name}"\s*:' + r"\s*\[" * (name in ONLY_LISTS) for name in names)
     return re.compile(f'"(?:{"|".join(ways)})'.encode())
 
@@ -356,17 +356,17 @@ def _begins_with_array(path: AnyPath) -> bool:
 
 
 def _array_blocks(path: AnyPath, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield (elements of a JSON array as a block of lines, about `size` bytes each; number of bytes of the file read).
+    """Yield (block of about `size` bytes with an element of a JSON array per line, number of bytes of the file read).
 
-    Raises a DocumentError, after the elements before the fault, if the file does not hold one whole array, or if an
-    element has more than `MOST_RECORD` bytes.
+    If the file does not hold exactly one array, or an element has more than `MOST_RECORD` bytes, yields the elements
+    before this fault, then raises a DocumentError.
     """
     block: list[bytes] = []
     held, fault = 0, None
     with opened(path) as (file, stream):
         try:
             for element in _elements(stream):
-                block.append(element.replace(b"\n", b" "))  # a string cannot hold one
+                block.append(element.replace(b"\n", b" "))  # JSON strings contain no newline
                 held += len(element)
                 if held >= size:
                     yield b"\n".join(block), file.tell()

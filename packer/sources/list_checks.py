@@ -1,7 +1,7 @@
 """Check token lists of records: nulls, unequal lengths, and values that are not tokens.
 
-Every pass over a source needs `document_lengths`. `apply_masks` strips padding and sets labels to -100, by checked
-masks.
+Every pass over a source calls `document_lengths`. `apply_masks` strips padding and sets labels to -100 according to
+checked masks.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def first_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     for fault_in in (length_fault, _value_fault, _mask_fault, _hole_fault):
         fault = fault_in(batch, columns)
         if fault is not None:
-            first, batch = fault, batch.first(fault.row)  # later checks only look at documents before this one
+            first, batch = fault, batch.first(fault.row)  # later checks only need documents before this one
     return first
 
 
@@ -237,7 +237,7 @@ def wide_type(kind: pa.DataType, width: int | None) -> pa.DataType:
 
 
 def as_wide(lists: pa.Array, width: int | None) -> pa.Array:
-    """Return lists in their `wide_type`, without copying values; unchanged if an inner list has another length."""
+    """Return lists in their `wide_type`, without copying; unchanged if an inner list has another length."""
     kind = wide_type(lists.type, width)
     if width is None or kind.equals(lists.type) or lists.null_count or _is_unfit(values_of(lists), width).any():
         return lists
@@ -293,7 +293,7 @@ def _value_fault(batch: Batch, columns: Columns) -> DocumentError | None:
 
 
 def _first_place(is_wrong: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (list, index of the value, position in the list) of the first wrong value, if there is one."""
+    """Yield (list, index of the value, position in the list) for the first wrong value, or nothing."""
     for at in np.flatnonzero(is_wrong)[:1].tolist():
         ends = np.cumsum(lengths)
         row = int(np.searchsorted(ends, at, side="right"))
@@ -348,7 +348,7 @@ def _numbers(lists: pa.Array) -> NDArray[Any]:
 def _attended_places(
     attended: NDArray[np.bool_], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (first, last, places): places[first[i]:last[i]] are the positions of document i without padding."""
+    """Return (first, last, places): places[first[i]:last[i]] are the positions of the real tokens of document i."""
     ends, places = np.cumsum(lengths), np.flatnonzero(attended)
     return np.searchsorted(places, ends - lengths), np.searchsorted(places, ends), places
 
@@ -358,7 +358,7 @@ STRIPPED = "stripped"
 
 
 def apply_masks(batch: Batch, columns: Columns, *, has_labels: bool) -> Batch:
-    """Strip and count padding, and set labels to -100 where a mask is 0, in a batch without faults.
+    """Strip and count padding, and set labels to -100 where a mask is 0. The batch must have no faults.
 
     The masks are removed. With `has_labels`, the tokens become the labels if there are none.
     """
@@ -394,8 +394,8 @@ def _large_lists(values: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32], width: int | None = None) -> None:
-    """Write -1 as the length of lists that are null, or contain a null or an inner list whose length is not `width`."""
-    values = array.values  # the whole child array, which the offsets below index
+    """Write -1 as the length of a list that is null, or contains a null or an inner list not of length `width`."""
+    values = array.values  # the whole child array, because offsets index it
     width = width if is_list(values.type) else None
     if len(array) and (values.null_count or width):
         if pa.types.is_fixed_size_list(array.type):
@@ -437,7 +437,7 @@ def mask_of_numbers(name: str, numbers: pa.Array, lengths: NDArray[np.int64]) ->
     """Return whether each token is trained; `numbers` has the prompt length or weight of each document.
 
     Prompts of 2 tokens in documents of 3 and 4: F F T, F F T T. Weights 0 and 1: F F F, T T T T; a missing weight is 1.
-    Raises a DocumentError for the first number that is not such a length or weight.
+    Raises a DocumentError for the first number that is not a valid length or weight.
     """
     is_weight, values = name in WEIGHTS, np.full(len(numbers), np.nan)
     if is_numeric(numbers.type) or (is_weight and pa.types.is_boolean(numbers.type)):

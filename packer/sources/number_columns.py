@@ -1,8 +1,7 @@
 """Whole numbers: document lengths without tokens, and the columns of `--limit`.
 
 Lengths are in a column, in an array in a .npy file, or in a histogram, whose records have a length and a number of
-documents. They become lists whose values take no bytes, so that the usual code for lists works, except that there are
-no tokens.
+documents. They become lists without values, so that the usual code for lists works.
 """
 
 from __future__ import annotations
@@ -57,9 +56,10 @@ def is_histogram(source: object) -> bool:
 
 
 def open_lengths(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
-    """Open a source of lengths: its documents have lengths, from a column, and kept columns, but no tokens.
+    """Open a source whose documents have lengths (from a column) and kept columns, but no tokens.
 
-    It takes 8 bytes of memory per document plus the kept columns. The column "length,count" stands for a histogram.
+    The source takes 8 bytes of memory per document plus the kept columns. The column "length,count" stands for a
+    histogram.
     """
     column, keep = options.lengths_column, options.value_columns
     assert column is not None

@@ -44,9 +44,9 @@ def open_packed_source(
 ) -> Source:
     """Open the source from which a dataset was packed, with the options of the pack.
 
-    A list of sources has the paths of one source, in order. Pass the tokenizer, a path or Hub id, if its name in the
-    manifest is not enough to find it. `opener` also opens text, if the source may be text. Raises a PackerError if the
-    source cannot be opened, or is obviously not the packed one.
+    A list has the paths of one source, in order. Pass the path or Hub id of the tokenizer if its name in the manifest
+    is not enough to find it. Pass an `opener` for text if the source may be text. Raises a PackerError if the source
+    cannot be opened, or is obviously not the packed one.
     """
     listed = one_source(source)
     options, name = _options_with(folder, manifest, tokenizer), str(folder)
@@ -70,7 +70,7 @@ def open_index_source(
 ) -> tuple[Source, Watch]:
     """Open the source of an index, and check that its files have the recorded names and sizes.
 
-    Returns it with a watch of its files. Raises a PackerError if it is another source, or must be decoded.
+    Returns (source, watch of its files). Raises a PackerError if it is another source, or must be decoded.
     """
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens: leave source out")

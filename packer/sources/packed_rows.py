@@ -1,4 +1,4 @@
-"""Already packed rows: records with several documents, whose boundaries are given by other columns.
+"""Already packed rows: records with several documents, and columns that mark the document boundaries.
 
 `seq_lengths` [3, 2], `cu_seqlens` [0, 3, 5], `seq_start_id` [0, 3], `position_ids` [0, 1, 2, 0, 1] and `segment_ids`
 [1, 1, 1, 2, 2] mean the same. Columns that contradict each other are refused.
@@ -65,7 +65,7 @@ class RowColumns(NamedTuple):
     """Columns that mark document boundaries, with the way each does so."""
 
     trained: str | None
-    """Mask of shifted labels (0: the next token is not trained); None if labels are not shifted."""
+    """Mask column for shifted labels (0: the next token is not trained); None if labels are not shifted."""
 
     @property
     def read(self) -> Columns:
@@ -83,8 +83,8 @@ class RowColumns(NamedTuple):
 def row_columns(readers: Sequence[Reader], names: Sequence[str], read: Columns, columns: Columns) -> RowColumns | None:
     """Return the columns if one marks document boundaries in rows; None if each record is a document.
 
-    `columns` are the columns of documents, and `read` also has the masks. Token and label columns are named as by the
-    tool that writes such a boundary column. Raises a PackerError if documents cannot be told apart.
+    `columns` are the columns of documents, and `read` also has the masks. Token and label columns have the names that
+    the tool with this boundary column gives them. Raises a PackerError if documents cannot be told apart.
     """
     for path in (reader.path for reader in readers if reader.file.name.endswith(".idx")):
         if (path.parent / EXPORT_RECORD).is_file():
@@ -111,7 +111,7 @@ def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[st
     """Return the known list columns that mark document boundaries in rows, with the way each does so.
 
     Columns of numbers or names, such as the name of a sequence, do not count; a list that is stored as text is refused.
-    Whether an attention mask numbers documents is seen from its first values; these are not read in object storage.
+    The first values of an attention mask show whether it numbers documents; in object storage, they are not read.
     """
     sought = told = [name for name, field in known.items() if field.means in _EXPECTED]
     reader = next((reader for reader in readers if reader.fields), None)
@@ -126,7 +126,7 @@ def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[st
     if not sought and ATTENTION in known and not isinstance(reader.file.path, RemotePath):
         with suppress(
             SourceError, DocumentError, pa.ArrowException, TypeError, ValueError
-        ):  # raised again when all is read
+        ):  # raised again when all documents are read
             records = reader.for_records()
             for block, _ in islice(records.blocks((ATTENTION,)), 1):
                 if _most(values_of_column(records.records(block, (ATTENTION,))[0], ATTENTION)) > 1:
@@ -270,9 +270,9 @@ def _divided(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Return (whether each token of a row is real, number of tokens in each of its documents).
 
-    A row of padding is an empty document. Padding is what a column marks as such, plus last documents that are not
-    `trained` and repeat a single token. Raises a DocumentError if a column does not fit the row, or contradicts
-    another.
+    A row of padding is an empty document. Padding is marked by a column. In addition, last documents that are not
+    `trained` and repeat a single token are padding. Raises a DocumentError if a column does not fit the row, or
+    contradicts another.
     """
     numbers = {name: _numbers(name, how, values, len(tokens)) for name, (how, values) in columns.items()}
     by = {how: [found for name, found in numbers.items() if columns[name][0] == how] for how, _ in columns.values()}
@@ -326,7 +326,7 @@ def _numbers(name: str, how: Means, values: NDArray[np.int64], count: int) -> ND
         if restarts[0] and (follows | restarts[1:]).all():
             return np.cumsum(restarts)
     else:
-        numbers = values + (how == "numbers_from_0" and bool((values[:1] < 1).all()))  # unless they start at 1
+        numbers = values + (how == "numbers_from_0" and bool((values[:1] < 1).all()))  # adds 1, unless they start at 1
         inside = numbers[: np.count_nonzero(numbers > 0)]
         is_begun = inside[0] == 1 if len(inside) else name == ATTENTION or not count
         if is_begun and np.isin(np.diff(inside), (0, 1)).all() and not numbers[len(inside) :].any():

@@ -34,10 +34,13 @@ class ParquetReader(Reader):
     """Number of rows in each row group of the file."""
 
     group_bytes: tuple[int, ...] = ()
-    """Decoded size of each row group in bytes; for token lists, without other columns."""
+    """Decoded size of each row group in bytes; for token lists, the size of the token column."""
 
     row_sizes: tuple[float, ...] = ()
-    """Mean size of a row in each row group, in tokens or bytes of text; larger if other columns hold lists of lists."""
+    """Mean size of a row in each row group, in tokens or bytes of text.
+
+    Lists of lists in other columns may enlarge it.
+    """
 
     holds_lists: bool = False
     """Whether the file is read as token lists, for which larger blocks are decoded together."""
@@ -61,8 +64,8 @@ class ParquetReader(Reader):
         """Read the sizes of all row groups from the footer; `tokens` is the column of token lists.
 
         The first row of each group is read before the group's metadata, in column `tokens` (None: all columns). If the
-        data is damaged, pyarrow's reader raises an error, whereas access to the metadata from Python would end the
-        process, because nothing catches the C++ exception.
+        data is damaged, pyarrow's reader raises an error. Reading damaged metadata from Python would end the process,
+        because nothing catches the C++ exception.
         """
         rows, decoded, row_sizes = list[int](), list[int](), list[float]()
         with reading(self.file.name), _opened(self.file, ahead=False) as parquet:
@@ -134,7 +137,7 @@ class ParquetReader(Reader):
 
 
 def _refuse_unread_json(parquet: pq.ParquetFile, columns: Sequence[str], name: str) -> None:
-    """Refuse JSON columns that pyarrow reads as text: before version 21, in files without an Arrow schema."""
+    """Refuse JSON columns if pyarrow reads them as text. Versions before 21 do so in files without an Arrow schema."""
     leaves = map(parquet.schema.column, range(len(parquet.schema)))
     of_json = {leaf.path.split(".")[0] for leaf in leaves if leaf.logical_type.type == "JSON"}
     for column in columns:

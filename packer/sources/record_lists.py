@@ -246,12 +246,12 @@ def source_of_records(
         options: reading options; kept columns have one value per document.
         columns: columns that `decode` reads.
         decode: see `DecodedInput.decode`.
-        empty: documents that replace those of an unusable record.
+        empty: empty documents that take the place of an unusable record.
         encoder: encoder of texts; without it, a record makes several documents with labels.
     """
     kept, steps = options.value_columns, list[Step]()
     if encoder is None or (encoder.has_labels and encoder.documents_per_record != 1):
-        most = LONGEST if options.pairs else options.tree_len  # pairs are never divided
+        most = LONGEST if options.pairs else options.tree_len  # a pair is always one tree
         stored, numbered = options.has_trees, options.numbers_records
         steps.append(partial(share_prefixes, max_len=most, stored=stored, numbered=numbered))
     if options.hashes_records:
@@ -294,9 +294,9 @@ tokens that trees save by storing beginnings once."""
 def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool = True) -> Batch:
     """Join the documents of each record in a batch with labels to trees.
 
-    Trees of several documents have at most `max_len` tokens, so a record may make several trees; with `numbered`, the
-    column `answer` numbers them. Without `stored`, the tokens that trees would save are only counted, and the documents
-    stay unchanged.
+    Trees of several documents have at most `max_len` tokens, so a record may make several trees. With `numbered`, the
+    column `answer` numbers the trees. Without `stored`, documents stay unchanged, and only the tokens that trees would
+    save are counted.
     """
     assert batch.labels is not None, "trees need labels"
     lists, labels = int32_lists(batch.input_ids), int32_lists(batch.labels)
@@ -313,8 +313,7 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     if not stored:
         return batch._replace(counts=counts)
     extra = {name: values.take(as_arrow(trees.documents)) for name, values in batch.extra.items()}
-    # Three numbers per node of each tree; none for an ordinary document, whose only node is trained by the first
-    # document.
+    # Trees have three numbers per node. An ordinary document has none: its only node is trained.
     nodes = np.diff(trees.node_ends, prepend=0)
     last_answers = np.append(trees.nodes[:, 2], 0)[trees.node_ends - 1]
     firsts = trees.documents - np.searchsorted(records, records[trees.documents])

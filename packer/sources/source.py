@@ -1,4 +1,4 @@
-"""A source: its inputs in order, read as one sequence of checked documents, its rejected documents, and its files.
+"""A source: inputs in order, read as one sequence of checked documents.
 
 Files are watched while they are packed, so that rows never mix two versions of a file. Values of documents are
 addressed in place, or decoded each time they are needed.
@@ -43,7 +43,7 @@ class ValueColumn:
 
     type: pa.DataType
     stores: tuple[BatchStore, ...]
-    """Record batches with the values, in order. Inner lists get a fixed size if they have one in the type."""
+    """Record batches with the values, in order. If `kind` has inner lists of a fixed size, values get that type."""
 
     @property
     def chunks(self) -> Iterator[pa.Array]:
@@ -53,13 +53,13 @@ class ValueColumn:
                 yield as_wide(chunk, width_of(self.type))
 
     def at(self, lists: NDArray[np.int64]) -> pa.Array:
-        """Return the values of the lists with these numbers, which ascend."""
+        """Return the values of the lists with these ascending numbers."""
         # Take from one chunk at a time, because `take` on a chunked array copies all chunks.
         parts = [chunk.take(as_arrow(numbers)) for _, chunk, numbers in self._chunks_with(lists)]
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
 
     def _chunks_with(self, lists: NDArray[np.int64]) -> Iterator[tuple[int, pa.Array, NDArray[np.int64]]]:
-        """Yield (number, column, lists in it) for each record batch with some of `lists`, which ascend."""
+        """Yield (number, column, lists in it) for each record batch that has some of the ascending `lists`."""
         first = batches = 0
         for store in self.stores:
             end = first + int(store.ends[-1]) if len(store.ends) else first
@@ -107,7 +107,7 @@ class RecordColumn(ValueColumn):
             yield as_arrow(before + np.cumsum(as_numpy(chunk) == 0) - 1)
 
     def at(self, lists: NDArray[np.int64]) -> pa.Array:
-        """Return the record numbers of lists, whose numbers ascend."""
+        """Return the record numbers of the lists with these ascending numbers."""
         parts = [np.zeros(0, np.int64)]
         for batch, chunk, numbers in self._chunks_with(lists):
             parts.append((self.before[batch] + np.cumsum(as_numpy(chunk) == 0) - 1)[numbers])
@@ -140,7 +140,7 @@ class TokenTable:
         return documents if self.lists is None else self.lists[documents]
 
     def token_columns(self, row_format: RowFormat) -> dict[str, TokenColumn]:
-        """Return the per-token columns to copy into rows; for an index, only labels, which are counted."""
+        """Return the per-token columns to copy into rows. An index copies none, but its labels are counted."""
         columns = {} if row_format.index_only else {"input_ids": self.input_ids}
         if self.labels is not None and "labels" in row_format.token_columns:
             columns["labels"] = self.labels
@@ -236,7 +236,7 @@ class Source:
 
     @property
     def numbers_records(self) -> bool:
-        """Whether a record can make any number of documents, numbered by the column `answer`."""
+        """Whether a record can make several documents, which the column `answer` numbers."""
         return any(input_.numbers_documents == ANSWER for input_ in self.inputs)
 
     @property
@@ -321,7 +321,7 @@ class Watch:
     """By path, the name of each file in the source and its state: bytes, time of the last write in ns, inode."""
 
     due: float = 0.0
-    """Monotonic time from which on `check_again` checks."""
+    """Monotonic time of the next check by `check_again`."""
 
     @classmethod
     def of(cls, opened: Source) -> Watch:
@@ -346,7 +346,7 @@ class Watch:
                 )
 
     def check_again(self) -> None:
-        """Check like `check`, but not so often that it takes more than a twentieth of the time.
+        """Do the same as `check`, unless checks would take more than a twentieth of the time.
 
         Every task calls this: with 100,000 files and as many shards, `check` would make 10**10 `stat` calls. Call
         `check` at the end.
@@ -398,7 +398,7 @@ class Documents:
         return f"document {document}"
 
     def value_fault(self, document: int, start: int, values: NDArray[np.integer], *, label: bool) -> str:
-        """Return a message that names the first value, in a part of a document, that is not a token id or label.
+        """Return a message that names the first value in a part of a document that is not a token id or label.
 
         `start` is the position of the first of `values` in the document.
         """
@@ -478,7 +478,7 @@ def _extra(documents: Documents, columns: Mapping[str, Sequence[pa.Array]]) -> d
     for name, chunks in columns.items():
         try:
             extra[name] = pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
-        except DocumentError as fault:  # names the first document that does not fit
+        except DocumentError as fault:  # the error names the first document that does not fit
             raise SourceError(f"{documents.describe(fault.row)}: {fault.message}") from None
     if documents.source.numbers_records:
         extra[RECORD_IDS] = pa.chunked_array([as_arrow(np.cumsum(as_numpy(extra[ANSWER].combine_chunks()) == 0) - 1)])

@@ -68,7 +68,7 @@ def spill_source(
     """
     if source.mapped:
         return source
-    import pyarrow.compute  # noqa: F401 (if first imported when threads have used up the memory, it ends the process)
+    import pyarrow.compute  # noqa: F401 (importing it when threads have used up the memory would end the process)
 
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces=pieces, source=source, sync=engine.is_shared or not engine.is_local)
@@ -170,7 +170,8 @@ class _Decoding:
     def run(self, engine: Engine, progress: Progress) -> None:
         """Decode all pieces that are not decoded yet.
 
-        Raises the first error in source order. If processes share the work, only pieces of this process count.
+        Raises the first error in source order. If processes share the work, raises only errors of the pieces of this
+        process.
         """
         numbers = range(len(self.pieces))
         runner, task = engine, self
@@ -178,7 +179,7 @@ class _Decoding:
             runner = Processes(workers=engine.workers)
             task = replace(self, threads=runner.threads(len(numbers)))
         report, assigned = self._reporter(progress), list[int]()
-        report(-1, 0, 0)  # processes take seconds to start
+        report(-1, 0, 0)  # shows the stage while processes start, which takes seconds
         with closing(DecodePool(engine.workers)) as pool:
             try:
                 for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
@@ -191,7 +192,7 @@ class _Decoding:
                 raise
 
     def _is_worth_processes(self, engine: Engine) -> bool:
-        """Whether so much text is left that processes finish earlier; threads wait for the interpreter's lock."""
+        """Whether enough text is left that processes finish first; threads wait for the interpreter's lock."""
         if self.source.encoder is None or engine.is_shared or not engine.is_local or engine.workers == 1:
             return False
         if len(self.pieces) == 1 or any(piece.input.file.path is None for piece in self.pieces):
@@ -295,8 +296,8 @@ class _Decoding:
         return self.pieces[number].open().rows
 
     def _described(self, fault: DocumentError, number: int) -> SourceError:
-        """Return the error for users about a document of a piece."""
-        if not all(piece.is_written() for piece in self.pieces[:number]):  # other tasks are still decoding these
+        """Return an error about a document of a piece, for users."""
+        if not all(piece.is_written() for piece in self.pieces[:number]):  # other tasks are still decoding
             return fault.in_source(None)
         before = self.source.inputs[: self.pieces[number].input_number]
         mapped = sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists))
@@ -313,9 +314,10 @@ class Piece:
 
     path: AnyPath
     made_from: str
-    """Size of pieces and, for a dataset in memory, its content. Streams are reused if this equals their checkpoint's.
+    """Size of pieces and, for a dataset in memory, its content.
 
-    The folder of the streams belongs to one request: the same options and files.
+    A stream is reused if its checkpoint has the same value. Options and files are the same, because the folder of
+    streams belongs to one request.
     """
     input_number: int
     """Index of the input in the source."""
@@ -351,8 +353,8 @@ class Piece:
     def write_checkpoint(self, facts: Mapping[str, object]) -> None:
         """Mark the file as complete.
 
-        `facts` has its hash, "xxh3_128"; for a stream also "counts", the sums of `Batch.counts`, and "rejected", see
-        `RejectedFile`.
+        `facts` has the hash of the file, "xxh3_128". For a stream, it also has "counts", the sums of `Batch.counts`,
+        and "rejected", from `RejectedFile.checkpoint`.
         """
         with _atomic_write(self.checkpoint_path) as temporary:
             temporary.write_bytes(Checkpoint(facts={**facts, "made_from": self.made_from}).to_bytes())
@@ -386,7 +388,7 @@ def write_stream(
 ) -> str:
     """Write the checked batches of an input as a stream, which is renamed when complete. Returns its hash.
 
-    `columns` has the names in the stream. Raises a DocumentError if values of an extra column have no common type.
+    `columns` are the columns of the stream. Raises a DocumentError if values of an extra column have no common type.
     Without `sync`, the stream need not survive a crash of the system.
     """
     kinds: dict[str, pa.DataType] = {}  # types that hold the values of all batches so far
@@ -467,7 +469,7 @@ class RejectedFile(HashingFile):
 
     @property
     def checkpoint(self) -> dict[str, object]:
-        """Facts for the checkpoint: the hash of the file, and the piece's lines; None if records are located by row."""
+        """Facts for the checkpoint: hash of the file, and lines in the piece (None if records are located by row)."""
         return {"lines": self._lines, "xxh3_128": self.hexdigest()}
 
     def pass_on(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -515,7 +517,7 @@ def _atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to. At the end, the file is moved into place; it is synced if `sync`."""
     store = store_at(path.parent, sync=sync)
     if isinstance(path, Path):
-        path.parent.mkdir(exist_ok=True)  # not its parents: the output may have been removed in the meantime
+        path.parent.mkdir(exist_ok=True)  # without parents: the output may have been removed in the meantime
     with store.temporary(f".{path.name}") as temporary:  # hidden, so that it is removed if this process dies
         yield temporary
         store.put_file(path.name, temporary)

@@ -46,7 +46,8 @@ class CsvFile(Reader):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[_Record], int]]:
         """Yield (records of about `BLOCK` characters, number of bytes of the file read so far).
 
-        For wrong quotes, or bytes that are not UTF-8, raises a DocumentError with the index of the record in its block.
+        Raises a DocumentError, with the index of the record in its block, for wrong quotes and for bytes that are not
+        UTF-8.
         """
         block: list[_Record] = []
         size = done = 0

@@ -26,8 +26,8 @@ from packer.token_memory import list_lengths
 def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
     """Open a tokenized dataset: find its columns, without reading the documents.
 
-    Only a label column named "labels" may be missing. The column "exchange_starts", with the tokens at which exchanges
-    of chats begin, is read if documents may be split there.
+    All columns must exist, except a label column named "labels". The column "exchange_starts" (indices of the tokens
+    that begin exchanges of chats) is read if documents may be split there.
 
     `open_records` opens records with several documents, such as preference pairs.
     """
@@ -36,7 +36,7 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
     if options.pairs or options.share_prefixes:
         return open_records(found, readers, options)
 
-    # Find the columns, and masks beside them, in the first file with columns.
+    # Find the columns, including masks, in the first file that has columns.
     fields = next((reader.fields for reader in readers if reader.fields), {})
     names = names_of(fields)
     if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
@@ -47,7 +47,7 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
     read = _with_masks(_columns_of(options, names), fields, found.name)
     rows = row_columns(readers, names, read, _without(read, read.masks))
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
-    used = {*wanted.wanted(has_labels=True)}  # including masks that turn out to mask nothing
+    used = {*wanted.wanted(has_labels=True)}  # including masks that mask nothing
     if columns.input_ids in names:
         _refuse_shifted(found, fields, used)
 
@@ -99,7 +99,7 @@ def _columns_of(options: ReadOptions, names: Sequence[str]) -> Columns:
 
 
 def _refuse_unused(found: Found, options: ReadOptions) -> None:
-    """Raise a PackerError if an option is for a file format that does not occur in the source."""
+    """Raise a PackerError if no file of the source has the format that an option is for."""
     endings, arrays = {path.suffix for file in found.files for path in file.paths}, {".bin", ".npy"}
     for name, value, used_by in (
         ("--document", None if options.document == "document" else options.document, {".idx"}),
@@ -119,7 +119,7 @@ def refuse_masks(keep: Sequence[str], names: Sequence[str] = MASKS) -> None:
 
 
 def _refuse_shifted(found: Found, fields: Fields, used: Collection[str]) -> None:
-    """Raise a PackerError for a column that marks training of the next token in rows without known documents."""
+    """Raise a PackerError for a column that marks training of the next token, in rows without document boundaries."""
     for name in (name for name in loss_columns(fields, SHIFTED) if name not in used):
         raise PackerError(
             f"{found.name}: '{name}' says what is trained of the next token, beside columns of its tool that say where "
@@ -143,7 +143,7 @@ def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Inpu
 def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
     """Add the columns of the first file that mark trained tokens or padding.
 
-    Raises a PackerError if there are several label columns, or if one is ambiguous.
+    Raises a PackerError if there are several label columns, or if a column is ambiguous.
     """
     used, is_default = (columns.input_ids, *columns.extra), columns.labels == LABELS[0]
     found = {each: has_lists for each, has_lists in loss_columns(fields).items() if each not in used}

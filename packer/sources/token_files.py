@@ -8,8 +8,8 @@ In `.ds`, tokens are unsigned integers of 2 or 4 bytes. `.ds.index` has the numb
 8 bytes each, and `.ds.loss` may have one byte per token, as `TokenizedFile` in datatrove writes them.
 
 Megatron's `.bin` holds the tokens of all sequences, and `.idx` locates each sequence, as `IndexedDatasetBuilder` in
-megatron-core writes it. A header is followed by three arrays, for n sequences and d - 1 documents: lengths in tokens (n
-int32); first bytes in `.bin` (n int64); and the first sequence of each document, then the number of all sequences (d
+megatron-core writes it. For n sequences and d documents, three arrays follow a header: length of each sequence in
+tokens (n int32), its first byte in `.bin` (n int64), and the first sequence of each document followed by n (d + 1
 int64).
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 ARRAY_COLUMN = "lengths"
-"""Column name that stands for the array in a .npy file of lengths."""
+"""Column name for the array in a .npy file of lengths."""
 
 _LINES = ".csv.gz"
 _NUMPY = b"\x93NUMPY"
@@ -74,7 +74,7 @@ class TokenFile(Reader):
 
     @property
     def fields(self) -> Mapping[str, object]:
-        """A record with packer's names for the tokens and the mask."""
+        """A record whose fields are packer's names of the token column and the mask column."""
         return dict.fromkeys([COLUMNS.input_ids, *([_MASK_COLUMN] if self.mask is not None else ())])
 
     def for_records(self) -> Reader:
@@ -98,7 +98,7 @@ class TokenFile(Reader):
         index: tuple[FileState, pa.Buffer] | None = None,
         beside: Sequence[AnyPath] = (),
     ) -> Lists:
-        """Return the lists of the file; see `MappedArrays.of`. `beside` has further files to read, but no mask."""
+        """Return the lists of the file; see `MappedArrays.of`. `beside` has further files to read, except the mask."""
         path, name, found = self.path, self.file.name, {COLUMNS.input_ids: tokens}
         if (mask := self.mask) is not None:
             beside = [*beside, mask]
@@ -212,7 +212,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
         raise ValueError(f"a .npy file of version {'.'.join(map(str, version))}; expected 1.0 or 2.0")
     try:
         shape, _, dtype = read[version](file)
-    except Exception as error:  # NumPy evaluates the header as Python: TokenError, OverflowError, AttributeError ...
+    except Exception as error:  # NumPy evaluates the header as Python: TokenError, OverflowError ... are possible
         raise ValueError(f"the header does not describe an array ({type(error).__name__})") from error
     return shape, dtype
 
@@ -370,7 +370,7 @@ def _groups_sequences(index: _Index, name: str) -> bool:
 
 
 def _bounds(index: _Index, size: int, *, by_document: bool) -> Bounds:
-    """Return the bounds of documents, which are held in memory, or of sequences, which stay in the file."""
+    """Return the bounds of documents (held in memory) or of sequences (read from the mapped file)."""
     shift = index.dtype.itemsize.bit_length() - 1
     if not by_document:
         return Bounds(len(index.lengths), index.pointers[1:], shift, size >> shift)
@@ -403,7 +403,7 @@ class Bounds(NamedTuple):
         begin = int(first == 0)
         offsets[begin : begin + len(inside)] = inside
         offsets[:begin] = 0
-        offsets[begin + len(inside) :] = self.end  # one place if these are the last lists, otherwise none
+        offsets[begin + len(inside) :] = self.end  # sets one offset if these are the last lists, otherwise none
         return offsets
 
 
@@ -543,7 +543,10 @@ def _map_arrays_again(
 
 
 def _addresses(column: MappedColumn, bounds: Bounds) -> Addresses:
-    """Return the addresses of lists. The first and last lists have only one stored bound, so each is a chunk."""
+    """Return the addresses of lists.
+
+    The first and the last list have only one stored bound, so each of them is a separate chunk.
+    """
     dtype, lists, inner, shift = column.dtype, bounds.lists, bounds.inner, bounds.shift
     chunks: list[tuple[int, ...]] = []  # (lists, address of offsets, bytes per offset, length, first value, shift)
     if lists:
