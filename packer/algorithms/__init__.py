@@ -47,9 +47,9 @@ class Arranger(Protocol):
     ) -> OrderedRows:
         """Arrange documents in rows of `max_len` tokens.
 
-        lengths: tokens of each document that are placed (0 for none), int32, shape (documents,); may be above max_len.
-        max_segments: maximum number of segments in a row; None sets no limit. open_row: the row that earlier documents
-        left open; None if there are no earlier documents.
+        lengths: number of tokens of each document to place (0 for none), int32, shape (documents,); may be above
+        max_len. max_segments: maximum number of segments in a row; None sets no limit. open_row: the row that earlier
+        documents left open; None if there are no earlier documents.
         """
         ...
 
@@ -77,7 +77,7 @@ class Algorithm:
     """Whether rows are drawn even if packing all documents by `solve` needs fewer rows."""
 
     proves: bool = False
-    """Whether it may prove a higher lower bound than `packer.algorithms.bounds`."""
+    """Whether the algorithm may prove a higher lower bound than `packer.algorithms.bounds`."""
 
     keeps_whole: bool = True
     """Whether only documents longer than max_len are cut. If False, lower bounds for whole documents do not hold."""

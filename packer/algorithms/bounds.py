@@ -11,7 +11,7 @@ COARSE = 1 << 17
 
 
 def lower_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
-    """Return the largest bound of this module: no packing with this limit has fewer packs."""
+    """Return the largest bound of this module. No packing with at most `max_segments` per pack has fewer packs."""
     return max(token_bound(histogram), l2_bound(histogram), segments_bound(histogram, max_segments))
 
 
@@ -73,11 +73,11 @@ def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def vector_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a lower bound on the rows of items with several demands, for each resource alone.
+    """Return a lower bound on the rows of items with several demands, considering each resource alone.
 
     demands: shape (resources, items), at most the capacities. capacities: shape (resources,), at least 1. The largest
-    bound holds for the items. Demands on a capacity above COARSE are counted in coarser units, rounded down. [[6, 6,
-    2], [0, 1, 1]] with capacities [10, 1] -> [2, 2].
+    of these bounds holds for the items. Demands on a capacity above COARSE are counted in coarser units, rounded down.
+    [[6, 6, 2], [0, 1, 1]] with capacities [10, 1] -> [2, 2].
     """
     bounds = np.zeros(len(capacities), np.int64)
     for resource, capacity in enumerate(capacities.tolist()):

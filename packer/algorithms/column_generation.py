@@ -12,10 +12,10 @@ SCALE = 2**40
 """Integer that represents the value 1 of a whole pack."""
 
 TOLERANCE = 2**-26
-"""Amount by which a pattern's value must exceed 1 to be added as a column; HiGHS is exact to about 1e-7."""
+"""A pattern is added as a column if its value exceeds 1 by more than this; HiGHS is exact to about 1e-7."""
 
 CAUTION = 0.7
-"""Weight of the values with the best bound, when they are averaged with the current values to price patterns."""
+"""Weight of the values with the best bound in their average with the current values, at which patterns are priced."""
 
 NEW_COLUMNS = 100
 """Maximum number of patterns that a round adds, the most valuable first."""
@@ -30,7 +30,7 @@ class ColumnGeneration:
 
     With `knots`, the program is coarse: only lengths that are knots have a row. A length between two knots counts
     partly for each: 14 between 10 and 20 is 0.6 of a 10 and 0.4 of a 20. Values are therefore linear between knots. The
-    certified bound still holds, but the packs of a solution provide only approximately a place for every segment.
+    certified bound still holds, but the packs of a solution have a place for every segment only approximately.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class ColumnGeneration:
 class Master:
     """Minimize the number of packs of known patterns, with enough places for the segments of every length.
 
-    A place of a length can serve the next shorter length too, so places may be passed down from length i to i - 1. Rows
-    are the lengths in ascending order. The first columns pass places down; the other columns are patterns.
+    A segment fits into a place of a greater length, so places may be passed down from length i to i - 1. Rows are the
+    lengths in ascending order. The first columns pass places down; the other columns are patterns.
     """
 
     def __init__(self, demand: NDArray[np.float64]) -> None:

@@ -1,4 +1,4 @@
-"""Exact fill on a histogram: a short search finds full packs, and repeats each while its segments last."""
+"""Exact fill on a histogram: a short search finds full packs, and each is repeated while its segments last."""
 
 from typing import NamedTuple
 
@@ -32,11 +32,11 @@ class Filled(NamedTuple):
 
 
 def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Fill packs to the last token where a short search can.
+    """Fill packs to the last token if a short search finds how.
 
-    The search starts with the longest segment left and goes depth first, the longest first. It ends at a full pack, or
-    after BACKTRACKS dead ends with the fullest pack found. That pack is repeated while its segments last. Exact fill
-    usually beats best fit, except if a limit on segments binds.
+    The search is depth first, tries the longest segment first, and starts with the longest segment left. It ends at a
+    full pack or, after BACKTRACKS dead ends, with the fullest pack found. That pack is repeated while its segments
+    last. Exact fill usually needs fewer packs than best fit, unless the limit on segments is reached.
     """
     limit = segment_limit(histogram, max_segments)
     below = np.arange(len(histogram))
@@ -45,7 +45,7 @@ def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) ->
 
 
 def nothing_filled() -> Filled:
-    """Return a table without packs, with space for 63."""
+    """Return a table without packs, with space for 63 groups."""
     return Filled(np.zeros((64, 4), np.int64), no_links())
 
 
@@ -73,7 +73,7 @@ def _exact_fill(
 
 @jit_if_large
 def packs_left(left: NDArray[np.int64], found: NDArray[np.signedinteger], size: int) -> int:
-    """Return how many packs of pattern found[:size] the segments left can fill; its equal lengths are neighbors."""
+    """Return how many packs of pattern found[:size] the remaining segments fill. Its equal lengths are neighbors."""
     packs: int = left[found[0]]
     repeat = 0
     for place in range(size):

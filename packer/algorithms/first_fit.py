@@ -32,9 +32,9 @@ def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None 
 def _first_fit(histogram: NDArray[np.int64], limit: int, out_groups: NDArray[np.int64], out_links: Links) -> Links:
     """Fill `out_groups` and return the links. Here, a group is an interval of packs opened one after another.
 
-    A pack that takes a segment of length l is also the first candidate for the next one, so it takes as many as it can.
-    If only the first packs of a group took something, the group is divided into two intervals. Example: packs 0-9 of
-    100 tokens hold [60]; four segments of 20 turn packs 0-1 into [60, 20, 20], and packs 2-9 keep [60].
+    A pack that takes a segment of length l is also the first candidate for the next segment of this length, so it takes
+    as many as fit. If only the first packs of a group take segments, the group is divided into two intervals. Example:
+    packs 0-9 of 100 tokens hold [60]; four segments of 20 turn packs 0-1 into [60, 20, 20], and packs 2-9 keep [60].
     """
     groups, links = out_groups, out_links
     order = np.zeros(len(groups), np.int64)  # groups by their first pack; the last group is the untouched packs

@@ -36,9 +36,9 @@ def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 def sorted_indices(keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Sort indices stably by key; keys are integers from 0 to count - 1.
 
-    Returns (starts, indices). starts: int64, shape (count + 1,), the start of each key's indices, and the end of the
-    last key's. indices: uint32 if there are fewer than 2**32 keys, otherwise int64. Keys [2, 0, 2] and count 3 give [0,
-    1, 1, 3] and [1, 0, 2].
+    Returns (starts, indices). starts: int64, shape (count + 1,), the start of each key's indices, and the end of all
+    indices. indices: uint32 if there are fewer than 2**32 keys, otherwise int64. Keys [2, 0, 2] and count 3 give [0, 1,
+    1, 3] and [1, 0, 2].
     """
     starts = np.zeros(count + 1, np.int64)
     indices = np.empty(len(keys), np.uint32 if len(keys) < 2**32 else np.int64)

@@ -1,8 +1,8 @@
-"""How kernels run: compiled by Numba, or as plain Python in small commands.
+"""Decide how kernels run: compiled by Numba, or as plain Python in small commands.
 
 Importing Numba takes half a second, and compiling kernels takes several seconds. In a command with few documents and
 tokens, kernels marked `jit_if_large` therefore run as plain Python functions. `prepare_for` decides this before
-planning. Commands that plan nothing decide by the number of values in all arrays passed to kernels. Above the limit,
+planning. In commands that plan nothing, the number of values in all arrays passed to kernels decides. Above the limit,
 all kernels of the process are compiled. The choice never depends on timing, so a command makes the same choice on every
 machine. Both ways give the same results.
 """
@@ -163,8 +163,8 @@ def _values(arguments: tuple[object, ...]) -> int:
 def state_of_sources() -> str:
     """Return a hash of the sources from which kernels are compiled.
 
-    Numba compares the time and size of a kernel's own file. In a container image, another version of the file may have
-    the same time and size.
+    Numba compares only the time and size of a kernel's own file, and in a container image, another version may have the
+    same.
     """
     package, digest = Path(__file__).parent.parent, hashlib.sha256()
     for name in _SOURCES:
@@ -190,7 +190,7 @@ def prepared_numba() -> ModuleType:
     from packer.algorithms.memory import teach_numba
 
     class Compiling(event.TimingListener):
-        """Measure all compilations and report the first one. Loading a kernel from the cache is no compilation."""
+        """Measure all compilations and report the first one. Loading a kernel from the cache does not count."""
 
         def on_start(self, event: object) -> None:
             if not self.done and not self._depth:  # compiling a kernel also compiles the kernels that it calls

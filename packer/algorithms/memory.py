@@ -27,7 +27,7 @@ def copy_bytes(destination: int, source: int | np.uint64, count: int) -> None:
 
 
 def prefetch(address: int | np.uint64, count: int) -> None:
-    """Prefetch the first cache lines of `count` bytes. Unmapped addresses are ignored; Python does nothing."""
+    """Prefetch the first cache lines of `count` bytes. Unmapped addresses are ignored. Plain Python does nothing."""
 
 
 def teach_numba() -> None:

@@ -3,14 +3,14 @@
 Solvers sort by length, so the segments of a row have similar lengths. Here, a row takes the next segments of a random
 order until one does not fit. Then it is closed by up to three other segments that fill the gap exactly, found among the
 next NEAR segments of the order. If there are none, up to MOST_REMOVED segments are put back, and the larger gap is
-tried. Rows without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have
-been, if their lengths are varied enough. A random share of the segments is reserved for the solver: the smallest share
-that needs no additional row.
+tried. Full rows waste nothing, so the remaining segments can be packed as tightly as all segments together, if their
+lengths are varied enough. A random share of the segments is reserved for the solver: the smallest share that needs no
+additional row.
 
 Rows are closed mostly by short segments. If these came from anywhere in the order, short segments would run out, and
-later rows would have only long ones. The next NEAR segments are replenished as rows are drawn, so all rows are alike. A
-row that they cannot close is given up. With `far`, it may be closed by segments from anywhere: more rows are exactly
-full, which may save a few rows, but rows are less mixed.
+later rows would have only long ones. The next NEAR segments are replenished as rows are drawn, so all rows are alike.
+If they cannot close a row, it is given up. With `far`, it may be closed by segments from anywhere: more rows are
+exactly full, which may save a few rows, but rows are less mixed.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ MOST_REMOVED = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mix:
-    """How to make rows from segments in random order: draw the first rows, and let the others follow patterns."""
+    """Rows made from segments in random order: the first rows are drawn, the others follow patterns."""
 
     drawn: int
     """Number of drawn rows; 0 if all rows follow patterns."""
@@ -83,9 +83,9 @@ def mix(
 ) -> Mix:
     """Choose how many rows to draw: the largest number that needs no more rows than the solver alone.
 
-    order: extents in random order, int32, shape (segments,). work: work limit of the solver for all segments. That
-    solver runs only if no drawing reaches the lower bound first. With `always_draws` it does not run, and the drawing
-    that needs the fewest rows is used.
+    order: extents in random order, int32, shape (segments,). work: work limit of the solver for all segments. The
+    solver packs all segments only if no drawing reaches the lower bound. With `always_draws` it never does, and the
+    drawing that needs the fewest rows is used.
     """
     histogram = np.bincount(order, minlength=max_len + 1)
     least = lower_bound(histogram, max_segments)
@@ -140,8 +140,8 @@ class _Drawing(NamedTuple):
 
     order: NDArray[np.int32]  # (segments,) extents in random order; segments before the current position are drawn
     left: NDArray[np.int64]  # (max_len + 1,) number of segments left of each extent
-    near: NDArray[np.int64]  # (max_len + 1,) number of them among the next `ahead` positions, which may close a row
-    taken_far: NDArray[np.int64]  # (max_len + 1,) number of segments beyond them that have already closed a row
+    near: NDArray[np.int64]  # (max_len + 1,) number of `left` among the next `ahead` positions, which may close a row
+    taken_far: NDArray[np.int64]  # (max_len + 1,) number of segments beyond these positions that already closed a row
     skipped: NDArray[np.int64]  # (max_len + 1,) number of segments in `order` that closed a row and must be skipped
     closers: NDArray[np.int64]  # (3,) scratch space for the extents of closing segments
 
@@ -158,11 +158,11 @@ def draw_rows(
     """Draw rows that are exactly full.
 
     Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order, give rows [5, 3, 2] and [4, 6]. The second 5 is left over:
-    it did not fit after 4, and 6 closed the row.
+    it did not fit after 4, so 6 closed the row.
 
-    order: extents in random order, int32, shape (segments,); used as scratch space. reserve: the extents left over sum
-    to at least this number; a larger reserve returns fewer of the same rows. ahead: number of upcoming segments that
-    may close a row. far: whether segments from anywhere may close a row that these cannot close.
+    order: extents in random order, int32, shape (segments,); used as scratch space. reserve: least number of tokens
+    left over. A larger reserve gives the same rows, but fewer. ahead: number of upcoming segments that may close a row.
+    far: whether segments from anywhere may close a row if the upcoming ones cannot.
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
@@ -269,8 +269,9 @@ def _close(
 def _find_closers(drawing: _Drawing, counts: NDArray[np.int64], position: int, gap: int, most: int) -> int:
     """Write the extents of up to three segments that fill a gap exactly to `closers`; return their number, 0 if none.
 
-    Two segments are preferred. A single one must be as long as the gap, and three must be unusually short, so both
-    would skew the remaining lengths. The order determines the first segment, the gap the last one.
+    Two segments are preferred. A single segment would have to be as long as the gap, and three would have to be
+    unusually short; both would skew the remaining lengths. The order determines the first segment, and the gap
+    determines the last.
     """
     order, closers = drawing.order, drawing.closers
     end = min(position + CANDIDATES, len(order))

@@ -6,8 +6,8 @@ solution of "all strategies together hold the histogram", rounded to integers. A
 The solver is the active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23). It never
 forms the matrix whose columns are the strategies. Columns enter the **passive** set one at a time, the steepest first,
 and leave it when their amount reaches zero. The solver keeps a Cholesky factor of the Gram matrix of the passive
-columns. A new column extends the factor by one solve, and a column that leaves shortens it by Givens rotations. A step
-therefore costs passive ** 2, and a scan of the other columns.
+columns. A new column extends the factor with one solve, and removing a column shortens it with Givens rotations. The
+work of a step is therefore the square of the number of passive columns, plus a scan of the other columns.
 """
 
 import math
@@ -40,7 +40,7 @@ CHEAP_LENGTHS = 8
 CHEAP_WEIGHT = 0.09
 
 MOST_STRATEGIES = 100_000
-"""Maximum number of strategies, which takes seconds to solve; 1,024 tokens with 3 segments have fewer."""
+"""Maximum number of strategies; so many take seconds. 1,024 tokens with 3 segments have fewer."""
 
 
 DEPENDENT = 1e-13
@@ -85,7 +85,7 @@ class Passive(NamedTuple):
 
 
 def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack by NNLSHP as published: {l, max_len - l} for each segment of length l that the rounded amounts leave.
+    """Pack by NNLSHP as published. Each segment of length l left by the rounded amounts gets a pack {l, max_len - l}.
 
     If max_segments is None, it is 3, as in the paper. Raises a PackerError if there are more than `MOST_STRATEGIES`
     strategies.
@@ -308,7 +308,8 @@ def improve(columns: PatternColumns, target: WantedSums, out: Passive, tolerance
             for column in range(len(refused)):
                 refused[column] = False
         else:
-            # Because of rounding, its amount did not rise. Refuse it, or it would enter again and again.
+            # Because of rounding, the amount of this column did not rise. Refuse the column, or it would enter again
+            # and again.
             refused[steepest] = True
         residual = weighted_residual(columns, target, out)
     return out

@@ -65,7 +65,7 @@ def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int
 
 
 def new_groups(histogram: NDArray[np.int64], *, more: int = 0) -> NDArray[np.int64]:
-    """Allocate the groups of a run, and `more` groups. Group 0 holds the untouched packs and never runs out.
+    """Allocate the table of groups, with room for `more` groups. Group 0 holds the untouched packs and never runs out.
 
     Placing all segments of one length splits groups at most twice: once if too few segments are left for all packs of a
     group, and once for a last pack that takes fewer segments than the others.

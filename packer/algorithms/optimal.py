@@ -36,13 +36,13 @@ ROUNDING_INTERVAL = 10
 """Number of rounds between roundings of intermediate solutions."""
 
 COLUMNS_PER_KNOT = 4
-"""Number of the best packing's patterns, per row, with which a coarse linear program starts."""
+"""A coarse linear program starts with this many patterns of the best packing per row."""
 
 COARSE = 5e-5
-"""Relative distance of a coarse linear program's bound from its objective at which it counts as solved."""
+"""A coarse linear program counts as solved if its bound is this close to its objective, as a share of it."""
 
 WORK_PER_PLACE = 3
-"""Work units of rounding, per place of its patterns."""
+"""Work units of rounding, per place in the rounded patterns."""
 
 WORK_PER_SPREAD = 25
 """Work units of one try of `spread`, per length."""
@@ -60,21 +60,21 @@ KEPT = (0.85, 0.7, 0.85, 0.7, 0.85, 0.5)
 """Shares of a solution's packs that are kept when the remaining segments are solved again."""
 
 LEFT_PER_TEMPLATE = 8
-"""Maximum number of packs that are not kept, per pattern that a solution uses."""
+"""Maximum number of packs that are solved again, per pattern that a solution uses."""
 
 WORK_OF_PART = 10_000_000
-"""Maximum work units for the segments that the kept packs leave."""
+"""Maximum work units to solve again for the segments outside of kept packs."""
 
 SHARE_OF_FIXING, LEAST_FIXING = 1.0, 2_500_000
-"""Work for all such remainders after a linear program, as a share of the work so far, and its minimum.
+"""Work for solving such segments after a linear program: share of the work so far, and minimum.
 
-The limit exists because the last pack is not worth more work than all others.
+Without this limit, saving one last pack could take more work than all others.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When to stop: at the first limit reached. It is reached at the same point on every machine."""
+    """Limits of a search, which stops at the first limit that it reaches: the same one on every machine."""
 
     rounds: int = 400
     """Maximum number of times that the linear program is solved."""
@@ -107,7 +107,7 @@ class Search:
     def __init__(
         self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits, *, part_of: int | None = None
     ) -> None:
-        """Start with the heuristics. For a part of a histogram, `part_of` packs are enough; None for a whole one."""
+        """Start with the heuristics. For a part of a histogram, `part_of` is the number of packs that is enough."""
         self._histogram = histogram
         self._max_segments = max_segments
         self._limits = limits
@@ -146,7 +146,7 @@ class Search:
     def _spread(self) -> Patterns:
         """Run `spread` until its share of the work is used up."""
         lengths = np.flatnonzero(self._histogram)
-        # It gets all the work if too little would be left for pricing.
+        # `spread` gets all the work if too little would be left for pricing.
         pricing = pricing_work(lengths, len(self._histogram) - 1, self._limit)
         share = SHARE_OF_SPREAD if self._work > 2 * pricing else 1.0
         at_the_end = self._work - int(share * self._work)
@@ -158,7 +158,7 @@ class Search:
         return spread(self._histogram, self._max_segments, stop=stop)
 
     def enough(self) -> bool:
-        """Whether the best packing reaches the bound, or for a part, the number of packs that is enough."""
+        """Whether the best packing reaches the bound or, for a part, `part_of`."""
         return self.best.packs <= max(self.bound, self._part_of or 0)
 
     def _may_go_on(self, program: ColumnGeneration) -> bool:
@@ -178,8 +178,8 @@ class Search:
             self._work -= program.work - worked
             self.rounds += 1
             self.bound = max(self.bound, program.bound)
-            # Stop when the linear program cannot raise the bound any more after rounding up. A coarse program stops
-            # when it can hardly raise it.
+            # Stop when the linear program can no longer raise the rounded bound. A coarse program stops when it can
+            # raise its bound only slightly.
             tolerance = COARSE * self.bound if coarse else 0.0
             patience -= program.exact and math.ceil(program.packs.sum() - SLACK - tolerance) <= self.bound
             solved = program.finished or patience < 0
@@ -227,9 +227,9 @@ def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] |
     """Return the knots of the linear programs to solve in turn; None stands for all lengths.
 
     If a limit on segments binds and there are many lengths, coarse programs come first. The value of a length changes
-    fastest among the shortest lengths, and among the longest, where only the shortest fit beside them. A third of the
-    knots therefore grows from the shortest length by a constant factor, a third mirrors these below the capacity, and a
-    third is evenly spaced.
+    fastest among the shortest lengths, and among the longest, beside which only the shortest fit. A third of the knots
+    therefore grows from the shortest length by a constant factor, a third mirrors these below the capacity, and a third
+    is evenly spaced.
     """
     lengths = np.flatnonzero(histogram)
     if limit >= deepest(histogram):
@@ -277,7 +277,7 @@ def round_packs(
     """Pack the histogram with about `packs[i]` packs like template i, and the remaining segments by a heuristic.
 
     With `strict`, places take only segments of their length or shorter ones. Attempt 0 then rounds `packs` down, and
-    attempt 1 to the nearest integers. Other attempts round with `rounded`.
+    attempt 1 to the nearest integers. Later attempts round with `rounded`.
     """
     if strict and attempt < 2:
         counts = np.floor(packs + (1e-6, 0.5)[attempt]).astype(np.int64)
@@ -327,7 +327,7 @@ STRICT = -1
 """Window of strict packs: each place takes its length, or the next shorter one that is left."""
 
 BORROWED = 4
-"""A place may take 1 / BORROWED of the tokens of the places after it."""
+"""A place may take up to 1 / BORROWED of the tokens of the places after it."""
 
 
 @jit_if_large
@@ -343,9 +343,9 @@ def follow(
 ) -> tuple[Filled, NDArray[np.int64]]:
     """Fill `counts[i]` packs like template i. Returns the packs and the histogram of the remaining segments.
 
-    out: table without packs. turns: the templates take turns, so that all of them are affected when a length runs out.
-    window: how far the second-last place may deviate from its template to fill the pack exactly. With STRICT, no place
-    exceeds its template.
+    out: table without packs. turns: each template fills its packs in this many turns, so all templates are affected
+    when a length runs out. window: number of tokens by which the second-last place may deviate from its template to
+    fill the pack exactly. With STRICT, no place exceeds its template.
     """
     capacity = len(histogram) - 1
     left = histogram.copy()
@@ -378,7 +378,7 @@ def _one_pack(
 ) -> int:
     """Write one pack that follows a template, in descending order, to `out_found`; return its number of segments.
 
-    Example: for [5, 4, 3], no 5 is left but a 4. The token saved makes the next place look for 4 + 1 * 4 // 7 = 4, and
+    Example: for [5, 4, 3], no 5 is left but a 4. With the saved token, the next place looks for 4 + 1 * 4 // 7 = 4, and
     the last place takes what fills the pack: [4, 4, 4].
     """
     room = len(out_left) - 1
@@ -433,7 +433,7 @@ def _nearest(
 
 @jit_if_large
 def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) -> int:
-    """Return the length in the window nearest to `want` that another segment left completes to `room`; or 0."""
+    """Return the length in the window, nearest to `want`, that another segment completes to `room`; 0 without one."""
     for away in range(window):
         for length in (want + away, want - away):
             if 0 < length < room and left[length] > 0:

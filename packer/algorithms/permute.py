@@ -27,7 +27,7 @@ HOLDOUT = 17  # the hash of a document's content, which decides whether it is he
 
 # the loader
 ROW_ORDER = 5  # the order of rows in an epoch
-MASKS = 6  # the tokens that a masked language model restores, and what replaces them
+MASKS = 6  # the tokens that a masked language model predicts, and their replacements
 
 LANES = 14  # the lane of each shard
 LANE_SHARDS = 15  # the order of the shards of a lane in an epoch
@@ -117,7 +117,7 @@ def permute_runs(starts: NDArray[np.int64], key: np.uint64, purpose: int, first:
 
 
 def permuted_all(indices: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the images of indices under permutations of 0 to size - 1. The running time does not grow with the sizes.
+    """Return the images of indices under permutations of 0 to size - 1. The running time does not depend on the sizes.
 
     The arrays have the same shape: indices[i] is permuted among sizes[i] indices with keys[i]. Each permutation is a
     Feistel network on the next power of 4, repeated until the result is below the size (Black and Rogaway, "Ciphers

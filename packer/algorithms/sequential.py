@@ -64,8 +64,8 @@ def sequential(
 ) -> OrderedRows:
     """Next fit: put each document into the open row, or into a new row if it does not fit.
 
-    Only documents longer than max_len are cut, after every max_len tokens. lengths: tokens of each document that are
-    placed (0 for none), shape (documents,). open_row: the row that earlier documents left open.
+    Only documents longer than max_len are cut, after every max_len tokens. lengths: number of tokens of each document
+    to place (0 for none), shape (documents,). open_row: the row that earlier documents left open.
     """
     return _arrange(lengths, max_len, max_segments, open_row, least=max_len)
 
@@ -83,7 +83,7 @@ def wrapped(
 def _arrange(
     lengths: NDArray[np.int32], max_len: int, max_segments: int | None, open_row: OpenRow | None, *, least: int
 ) -> OrderedRows:
-    """Walk twice: first to count, then to fill arrays of exactly that size."""
+    """Walk twice: first to count rows and cuts, then to fill arrays of exactly that size."""
     assert lengths.dtype == np.int32
     assert lengths.ndim == 1
     assert max_len >= 1

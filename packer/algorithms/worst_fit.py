@@ -46,8 +46,8 @@ def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patt
 def _place_all(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], limit: int) -> Links:
     """Place all segments by worst fit. Stacks are kept by fill. Returns the new links.
 
-    For each length, fills are visited upwards from the emptiest pack, and each group takes one segment per pack. Each
-    segment that is then left opens a new pack.
+    For each length, groups are visited from the emptiest packs upwards, and each takes one segment per pack. Each
+    segment that is left then opens a new pack.
     """
     groups, links = out.groups, out_links
     capacity = len(histogram) - 1
@@ -83,13 +83,13 @@ def _place_all(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], l
 
 
 SWITCHES = 12
-"""Number of lengths to try as the one where best fit takes over, for each of two ways to choose them."""
+"""Number of lengths to try as the switch to best fit, for each of two ways to choose them."""
 
 NEAR = 8
-"""Number of lengths to try next on either side of the best of these lengths."""
+"""Number of lengths to try next on each side of the best switch."""
 
 SURPLUSES = (0.0, 0.001, 0.004, 0.016, 0.06)
-"""Packs beyond the lower bound over which segments are spread, as shares of the bound."""
+"""Numbers of packs to spread over: the lower bound plus these shares of it."""
 
 
 def deepest(histogram: NDArray[np.int64]) -> int:
@@ -101,11 +101,10 @@ def deepest(histogram: NDArray[np.int64]) -> int:
 def spread(
     histogram: NDArray[np.int64], max_segments: int | None = None, *, stop: Callable[[], bool] = lambda: False
 ) -> Patterns:
-    """Spread the longer segments over a fixed number of packs by worst fit, then place the shorter by best fit.
+    """Spread the longer segments over a fixed number of packs by worst fit, then place the shorter ones by best fit.
 
     Searches for the best number of packs, and for the length at which best fit takes over, until `stop` returns True.
-    Best fit alone puts long segments together. It leaves packs of short segments, which reach the limit on segments
-    half empty.
+    Best fit alone puts long segments together. Packs of short segments then reach the limit on segments half empty.
     """
     limit = segment_limit(histogram, max_segments)
     bound = lower_bound(histogram, max_segments)
@@ -143,7 +142,7 @@ def _spread(histogram: NDArray[np.int64], limit: int, target: int, switch: int) 
     # Worst fit and best fit each create new groups.
     by_fill = open_packs(histogram, 0, more=2 * np.count_nonzero(histogram) + 1)
     packs = open_packs(histogram, len(histogram) - 1)._replace(groups=by_fill.groups)
-    # The packs to spread over lie above the untouched packs, so worst fit never reaches the latter.
+    # The packs to spread over replace the untouched packs in the stack, so worst fit never reaches the latter.
     by_fill.groups[1] = target, 0, NONE, NONE
     by_fill.tops[0] = 1
     links = _worst_then_best_fit(histogram, limit, switch, by_fill, packs, no_links()._replace(groups=2))

@@ -6,7 +6,8 @@
     index_tokens.py   tokens of an index, copied from the mapped source
     shard_cache.py    the cache of a node, for datasets in object storage
 
-Which rows each rank trains on, and when. The order depends on the dataset, the seed and the epoch, not on the ranks:
+Rows that each rank trains on, and their order. The order depends on the dataset, the seed and the epoch, not on the
+ranks:
 
     batch_sampler.py  batches of a rank, with a state to resume from
     row_order.py      order of all rows; lanes, in which each rank reads a few of its own shards at a time; the endless

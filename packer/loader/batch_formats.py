@@ -61,7 +61,7 @@ class BatchFormat(ABC):
 
     def __post_init__(self) -> None:
         for name in ("keep", "keep_tokens"):
-            if isinstance(value := getattr(self, name, None), str):  # otherwise read as a list of letters
+            if isinstance(value := getattr(self, name, None), str):  # a string would be read as a list of letters
                 raise PackerError(f"{name} is {value!r}: pass a list of columns, as in [{value!r}]")
 
     def __call__(self, rows: Sequence[Mapping[str, Any]], *, epoch: int | None = None) -> Any:
@@ -85,7 +85,7 @@ class BatchFormat(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelBatch(BatchFormat):
-    """Options of `HFBatch` and `EncoderBatch`, the formats for Hugging Face models that can add columns of the rows."""
+    """Options of `HFBatch` and `EncoderBatch`, which can add columns of the rows to the batch."""
 
     loss_weights: LossWeights | None = None
     mlm: MaskedLM | None = None
@@ -113,11 +113,12 @@ class HFBatch(ModelBatch):
 
     There is no attention_mask, because even a mask of ones disables packed attention in transformers.
 
-    With `mtp`, `mtp_labels`, int64, shape (1, mtp, T), are the targets of extra heads. `mtp_labels[:, d - 1]` are the
-    targets of head d, from 1: at position i, token i + 1 + d, or -100 if that token is untrained or in another segment.
+    With `mtp`, `mtp_labels`, int64, shape (1, mtp, T), are the targets of extra heads. Head d (1, 2, ...) has the
+    targets `mtp_labels[:, d - 1]`: at position i, token i + 1 + d, or -100 if that token is untrained or in another
+    segment.
 
-    `segments` is a key as in `EncoderBatch`, without `segment_ids`, unless `keep` is None. With `static`, segments of
-    padding fill the batch up to its tokens and segments, and max_length is max_len.
+    Unless `keep` is None, there is a key `segments` as in `EncoderBatch`, without `segment_ids`. With `static`,
+    segments of padding fill the batch up to its tokens and segments, and max_length is max_len.
     """
 
     static: StaticShape | None = None
@@ -192,7 +193,7 @@ class EncoderBatch(ModelBatch):
 
     `hidden.flatten(0, 1)[segments["pooling_positions"]]`, (segments, hidden), is the input for a pooler or a head; the
     `pooler_output` of a Hugging Face model belongs to the first segment of each row only. Some encoders build their own
-    masks, such as the sliding windows of ModernBERT, which this mask would replace. For these, use `HFBatch` and
+    masks, such as ModernBERT for its sliding windows. This mask would replace them. For these, use `HFBatch` and
     `packer.attention.use`.
 
     With `additive_mask`, the mask is float32: 0 where tokens attend to each other, elsewhere the lowest number. **Eager
@@ -229,7 +230,8 @@ class EncoderBatch(ModelBatch):
 class TRLExamples(BatchFormat):
     """B examples for TRL's DataCollatorForLanguageModeling(padding_free=True).
 
-    `input_ids` and `labels`, int64, shape (L,), and `seq_lengths`, a list. By default they are arrays, as TRL expects.
+    `input_ids` and `labels`, int64, shape (L,), and `seq_lengths`, a list. By default, `input_ids` and `labels` are
+    arrays, as TRL expects.
     """
 
     tensors: Tensors = "numpy"
@@ -245,7 +247,7 @@ class TorchtitanBatch(BatchFormat):
     """`({"input", "positions"}, labels)`, int64, shape (B, L), as torchtitan's training step unpacks them.
 
     Labels are shifted. `padding_mask` adds a key of that name to the dict: bool, shape (B, L), True for padding. The
-    trainer passes it to the model; models of torchtitan 0.3 and earlier do not accept it and fail.
+    trainer passes the mask to the model; models of torchtitan 0.3 and earlier fail with it.
     """
 
     padding_mask: bool = False
@@ -260,7 +262,7 @@ class TorchtitanBatch(BatchFormat):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchtuneExamples(BatchFormat):
-    """B examples like those of torchtune's PackedDataset, for padded_collate_packed; its recipes shift the labels.
+    """B examples like in torchtune's PackedDataset, for padded_collate_packed. torchtune's recipes shift the labels.
 
     `tokens`, `labels` and `input_pos`, shape (L,), and `seq_lens`, shape (segments,), int64.
     """
@@ -456,8 +458,8 @@ def _kept_segments(tokens: RowTokens, keep: Sequence[str]) -> dict[str, NDArray[
     return found | {name: tokens.segment_column(name) for name in keep}
 
 
-_HASH_BITS = 32  # number of high bits of a draw that order tokens; constant, so that ties do not depend on the batch
-_REPLACE = np.uint64(0x5851F42D4C957F2D)  # turns the draw that chose a token into an independent one
+_HASH_BITS = 32  # number of high bits of a draw that tokens are sorted by; constant, so ties do not depend on the batch
+_REPLACE = np.uint64(0x5851F42D4C957F2D)  # turns the draw of a chosen token into an independent draw
 
 
 def mask_tokens(
@@ -495,7 +497,7 @@ def mask_tokens(
 def _choose(
     fixed: NDArray[np.bool_], cu_seqlens: NDArray[np.int64], random: NDArray[np.uint64], probability: float
 ) -> NDArray[np.int64]:
-    """Return the indices of the tokens to mask: in each segment, a share of the tokens that are not `fixed`."""
+    """Return the indices of the tokens to mask: a share of each segment's tokens that are not `fixed`."""
     # From here on, fixed tokens are not counted: token i is input_ids[free[i]].
     free = np.flatnonzero(~fixed)
     starts = np.searchsorted(free, cu_seqlens)  # first token of each segment
@@ -545,10 +547,11 @@ def _replacements(tokens: NDArray[np.int64], random: NDArray[np.uint64], mlm: Ma
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MaskedLM:
-    """Masking of tokens for BERT's training task (Devlin et al., arXiv 1810.04805); for `collate` and `batches`.
+    """Masks tokens for BERT's training task (Devlin et al., arXiv 1810.04805); an option of `collate` and `batches`.
 
-    In each segment, a share `probability` of the tokens that are not special is chosen: rounded to a whole number, and
-    at least one. By default, 80% of the chosen tokens become the mask token, 10% a random token, and 10% are kept.
+    In each segment, a share `probability` of the tokens that are not special is chosen, rounded to a whole number, but
+    at least one token. By default, 80% of the chosen tokens become the mask token, 10% a random token, and 10% are
+    kept.
 
     The draw of each token is a hash of seed, epoch, document and position in the document: a document is masked the
     same way in any row, batch, rank or worker, and differently in each epoch. Each part of a split document is a

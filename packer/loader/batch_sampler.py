@@ -34,7 +34,7 @@ class SamplerState:
     window: int | None
     balance: int | None
 
-    # The position, which is the same on every rank.
+    # The position, the same on every rank.
     epoch: int
 
     step: int
@@ -46,7 +46,8 @@ class SamplerState:
     rows_done: int
     """Number of rows of the next step that all ranks together have trained on."""
 
-    # How a global batch is divided among ranks. Within a step, the resuming sampler must end a batch at the same row.
+    # How a global batch is divided among ranks. If the position is within a step, the resuming sampler must also have a
+    # batch that ends there.
     rows: int
     world_size: int
     is_balanced: bool
@@ -56,7 +57,7 @@ class SamplerState:
         """Return the state from the result of `to_dict`.
 
         Raises:
-            PackerError: the state has another version, lacks a field, or has a position that is no count.
+            PackerError: the state has another version, lacks a field, or has a position that is not a count.
         """
         if not isinstance(state, Mapping):
             raise PackerError(f"the sampler's state is {state!r:.50}: load one that state_dict returned")
@@ -203,7 +204,8 @@ class BatchSampler:
         return self.steps * self.accumulation
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Runs only when the first batch is requested: loaders call iter() more than once, and set_epoch after it.
+        # This code runs when the first batch is requested, not in iter(): loaders call iter() more than once, and may
+        # call set_epoch after it.
         self._refuse_prepared_loader()
         if self._empty_passes:
             self._empty_passes -= 1
@@ -282,7 +284,7 @@ class BatchSampler:
                 f"the sampler's state is at step {step}, batch {turn}, and an epoch has {self.steps} steps: load one "
                 "that state_dict returned"
             )
-        if step >= self.steps:  # the epoch is finished
+        if step >= self.steps:  # state from the end of an epoch
             step, turn = self.steps, 0
         elif turn and not saved.is_dealt_like(own):
             turns = self._turns(step).tolist()
@@ -295,7 +297,7 @@ class BatchSampler:
                 )
             turn = turns.index(saved.rows_done)
         self.epoch, self._yielded, self._resumed = saved.epoch, step * self.accumulation + turn, True
-        # torchdata's StatefulDataLoader loads a state after `set_epoch`, and may begin two passes where one is meant.
+        # torchdata's StatefulDataLoader loads a state after `set_epoch`, and may begin two passes instead of one.
         is_over = self._yielded == len(self) and self._told == self.epoch
         self._empty_passes = 2 if is_over else 0
 
@@ -330,7 +332,7 @@ class BatchSampler:
         )
 
     def imbalance(self) -> float:
-        """Return the time that attention takes in this epoch, relative to perfectly balanced ranks; 1 is the best.
+        """Return the time of attention in this epoch as a multiple of the time with perfectly balanced ranks.
 
         Ranks wait for each other after every batch. The result is therefore the sum over batches of the largest work of
         any rank, divided by the sum of the mean work. Work is the sum of squared segment lengths.

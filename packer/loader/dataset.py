@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MOST_HELD = 16
-"""Maximum number of shards that a process keeps in the node's cache while it reads rows in no announced order."""
+"""Maximum number of shards that a process keeps in the node's cache while it reads rows in an unknown order."""
 
 
 class EpochList(list[_T]):
@@ -217,12 +217,12 @@ class PackedDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         path = self.path
-        if isinstance(path, Path):  # another process may run in another folder
+        if isinstance(path, Path):  # a process that unpickles it may run in another folder
             path = path.absolute()
         return PackedDataset, (path, self.manifest, self._space, self._most_open, self._tokens)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch `shards`, which are read now, and then `upcoming` ones, in the background. `BatchSampler` calls this.
+        """Fetch `shards`, which are needed now, then `upcoming` shards in the background. `BatchSampler` calls this.
 
         Has no effect on local datasets, which have no cache.
         """

@@ -1,4 +1,4 @@
-"""Rows as lists of documents, for a trainer whose dataset builds its own examples, from images for instance."""
+"""Rows as lists of documents, for a trainer whose dataset builds its own examples, for instance from images."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DocumentRows(Sequence[list[Segment]]):
         return f"DocumentRows({self.dataset!r})"
 
     def batch_sampler(self, *, global_batch: int, **options: Any) -> DocumentBatchSampler:
-        """Return a `batch_sampler` for a DataLoader. The DataLoader then asks its dataset for rows instead of indices.
+        """Return a `batch_sampler` for a DataLoader. The DataLoader then passes rows instead of indices to its dataset.
 
             loader = DataLoader(examples, batch_sampler=rows.batch_sampler(global_batch=8), collate_fn=...)
 

@@ -63,14 +63,15 @@ def load(
     Pass several datasets as a list of paths to read all their rows, or as a mapping of paths to weights, as in
     `packer.load({"web-packed-4096": 0.7, "code-packed-4096": 0.3}, tokens="10B")`. A weight is a share of the rows.
     Each epoch matches the shares to within one row. As rows are nearly full, shares of tokens are almost the same; the
-    `repr` shows them exactly. The next epoch continues in each dataset where the last one stopped, so that all its rows
-    are used equally often, to within one time. The column `source` of a row is the index of its path, from 0.
+    `repr` shows them exactly. In each dataset, the next epoch continues where the last one stopped. All rows of a
+    dataset are therefore used equally often, to within one time. The column `source` of a row is the index of its path,
+    from 0.
 
     Args:
         path: folder of the packed dataset, or its address in object storage (needs the extra `store`); or several.
         rows: number of rows per epoch; by default the most that repeats no row.
         tokens: approximate number of tokens per epoch, such as 10**10 or "10B"; use it instead of `rows`.
-        seed: seed that selects the rows of an epoch smaller than the dataset, 0 to 2**64 - 1; None for the order on
+        seed: seed that selects the rows if an epoch is smaller than a dataset, 0 to 2**64 - 1; None for the order on
             disk.
         cache_dir: folder on a local disk for shards of a dataset in object storage; by default the one in the
             environment variable PACKER_SHARD_CACHE, or `packer/shards` in the user's cache folder.
@@ -78,9 +79,9 @@ def load(
             the sum of the free space and the space that the cache already takes. When space is needed, the least
             recently used shards are removed.
         source: for an index (`packer pack --index-only`), the source that was packed: a path, a `datasets` object, or a
-            list of paths in order. Its lengths and sizes must be the same. Rows then equal the rows of a copied
-            dataset; without `source` they have no tokens. With several datasets, a list with one entry for each, None
-            for a dataset that is no index.
+            list of paths in order. Its document lengths and file sizes must be the same. Rows then equal the rows of a
+            copied dataset. Without `source`, rows have no tokens. With several datasets, a list with one entry for
+            each, None for a dataset that is no index.
 
     Raises:
         PackerError: a folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
@@ -105,7 +106,7 @@ def _load_one(
     of: int = 1,
     cache: CacheSpace,
 ) -> PackedDataset:
-    """Open one dataset; `of` is the number of datasets, which share MOST_OPEN."""
+    """Open one of `of` datasets, which share MOST_OPEN."""
     path = packed_path(path)
     try:
         manifest = read_manifest(path)
@@ -280,7 +281,7 @@ class CombinedDataset(PackedDataset):
                 dataset.keep(own)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch `shards`, which are read now, then `upcoming` ones, in the background. `BatchSampler` calls this."""
+        """Fetch `shards`, which are needed now, then `upcoming` shards in the background. `BatchSampler` calls this."""
         parts = zip(self.datasets, self._by_dataset(shards), self._by_dataset(upcoming), strict=True)
         for dataset, now, after in parts:
             dataset.fetch_ahead(now, after)
@@ -295,7 +296,7 @@ class CombinedDataset(PackedDataset):
         raise PackerError("document numbers belong to one dataset: ask that one, as in datasets[0].find(5)")
 
     def _by_dataset(self, shards: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the shards of each dataset, with their numbers in that dataset."""
+        """Divide shards by dataset; return their numbers in that dataset."""
         firsts = self._first_shards
         return [
             tuple(shard - firsts[number] for shard in shards if firsts[number] <= shard < firsts[number + 1])

@@ -100,7 +100,7 @@ class OpenShard:
         return views
 
     def _check_size(self) -> None:
-        """Check that the file has not become shorter. Reading a removed part would end the process with SIGBUS."""
+        """Check that the file has not become shorter. Reading a missing part would end the process with SIGBUS."""
         self._next_check = time.monotonic() + _CHECK_PAUSE
         try:
             found = self._path.stat()
@@ -131,9 +131,9 @@ OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]
 class OpenShards:
     """Open shards of a dataset, at most `most` at the same time. Several threads may read rows.
 
-    To open another shard, the shards that were opened first are closed, unless they are kept. `open_one(number,
-    close_one)` opens a shard. `close_one` closes a shard that is not kept, and returns whether there was one.
-    `open_one` must not refer to the dataset, which would then never be freed.
+    To make room for another shard, the shard that was opened first is closed, except shards that are kept.
+    `open_one(number, close_one)` opens a shard. It may call `close_one`, which closes a shard that is not kept, and
+    returns whether there was one. `open_one` must not refer to the dataset, or the dataset would never be freed.
     """
 
     def __init__(self, open_one: OpenOne, most: int) -> None:
@@ -185,7 +185,7 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 
 
 def _views_of(batch: pa.RecordBatch) -> ColumnViews:
-    """Return views of the token and segment columns of a record batch. Columns of any other shape are left out."""
+    """Return views of the token and segment columns of a record batch. Columns of other shapes are left out."""
     offsets = batch["seq_lengths"].offsets
     tokens_name = input_ids_in(batch.schema.names)
     max_len = batch[tokens_name].type.list_size if tokens_name in batch.schema.names else None  # None: an index

@@ -54,9 +54,9 @@ def sorted_by_draw(numbers: NDArray[np.int64], key: np.uint64) -> NDArray[np.int
 def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     """Return a permutation of the row numbers, shape (rows,).
 
-    Rows are sorted by a hash of seed, epoch and row number, which no library version can change: a run that is resumed
-    in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row; computing it
-    takes 40 bytes per row. Without a seed, rows stay in the order on disk.
+    Rows are sorted by a hash of seed, epoch and row number, which does not depend on library versions. A run that is
+    resumed in a newer environment therefore continues with the rows that it has not seen. The result takes 8 bytes per
+    row; computing it takes 40 bytes per row. Without a seed, rows stay in the order on disk.
     """
     numbers = np.arange(rows, dtype=np.uint64)
     if seed is None:
@@ -311,7 +311,7 @@ def order_for_readers(costs: NDArray[np.int64], *, first: int, ranks: int) -> ND
     gets rows of median cost from both, because shards are samples of one corpus.
     """
     rows = len(costs)
-    begun = min(-first % ranks, rows)  # number of rows that complete the last group of the previous shard
+    begun = min(-first % ranks, rows)  # number of rows that belong to the last group of the previous shard
     shared = begun + (rows - begun) % ranks
     lowest = (rows - shared) // 2
     middle = np.sort(np.argsort(costs, kind="stable")[lowest : lowest + shared])
@@ -359,7 +359,7 @@ def _loads(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int) -> 
 
 
 def _swap_rows(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int) -> None:
-    """Swap rows, in place, between the most and the least expensive slot while that helps and they are uneven."""
+    """Swap rows, in place, between the most and the least expensive slot until costs are even or no swap helps."""
     loads = _loads(slot_of, costs, slots)
     enough = loads.sum() / max(slots, 1) * EVEN_ENOUGH
     for _ in range(len(costs)):

@@ -1,7 +1,7 @@
 """Rows of a batch as checked arrays, and everything derived from their segments.
 
-These are positions, labels, loss weights and fixed shapes. In rows of trees, where documents share stored beginnings,
-they also include which tokens may attend to each other. At the end, arrays become tensors.
+Positions, labels, loss weights and fixed shapes are derived from the segments. In rows of trees, where documents share
+stored beginnings, so are the tokens that may attend to each other. At the end, arrays become tensors.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class RowTokens:
         )
 
     def padded(self, static: StaticShape | None) -> RowTokens:
-        """Append segments of padding, of 1 to `static.max_len` tokens each, to fill the shape; do nothing without one.
+        """Append segments of padding, of 1 to `static.max_len` tokens each, to fill the static shape, if there is one.
 
-        No segment is empty: after empty ones, flash-attn's kernels for ROCm write past a buffer. Example: lengths [3,
-        2] with max_len 4, 12 tokens and 6 segments become [3, 2, 4, 1, 1, 1].
+        No segment is empty: flash-attn's kernels for ROCm write past a buffer after empty segments. Example: lengths
+        [3, 2] with max_len 4, 12 tokens and 6 segments become [3, 2, 4, 1, 1, 1].
         """
         if static is None:
             return self
@@ -156,7 +156,7 @@ class RowTokens:
         """Return the labels, shape (tokens,), with the dtype of the tokens and not shifted.
 
         If the dataset has no labels, they equal the tokens, except that padding and the first token of each segment are
-        -100: a first token would be predicted from the last token of the document before it.
+        -100: a first token would be predicted from the document before it.
         """
         if "labels" in self.rows[0]:
             return self.column("labels", input_ids.dtype, padding=NO_LOSS)
@@ -239,7 +239,7 @@ def attention_mask(segment_ids: NDArray[np.int32], *, additive: bool) -> NDArray
 def mtp_labels(
     labels: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]], *, depths: int
 ) -> NDArray[np.integer[Any]]:
-    """Return the targets of heads that predict further ahead, shape (B, depths, L), for labels that are not shifted.
+    """Return the targets of multi-token prediction heads, shape (B, depths, L), from labels that are not shifted.
 
     At depth d, from 1, position i has the label of position i + 1 + d, or -100 if that position is in another segment.
 
@@ -305,7 +305,7 @@ class Node(NamedTuple):
     """Index in the tree of its parent, the node that it continues; -1 for none."""
 
     answer: int
-    """Index, within the record, of the document whose labels cover the node."""
+    """Index in the record of the document whose labels train the node."""
 
     position: int
     """Position of its first token in its documents."""
@@ -346,7 +346,7 @@ class Nodes:
     """Index in the batch of each node's segment."""
 
     answers: NDArray[np.int64]
-    """Index, within the record, of the document whose labels cover each node; -1 for padding."""
+    """Index in the record of the document whose labels train each node; -1 for padding."""
 
     firsts: NDArray[np.int64]
     """Position of each node's first token in its documents; a child begins where its parent ends."""
@@ -388,7 +388,7 @@ class Nodes:
     def loss_weights(
         self, labels: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
     ) -> NDArray[np.float64]:
-        """Return the weight of each token, as `token_loss_weights` does, as if the documents of trees were separate.
+        """Return the weights of `token_loss_weights` as if the documents of trees were separate.
 
         `doc_ids` has the document key of each segment. Per "document", all segments of a split document are averaged
         together.

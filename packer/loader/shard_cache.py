@@ -95,7 +95,7 @@ class CacheSpace:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             is_foreign = any(self.folder.iterdir())
-            if is_foreign and not (self.folder / _MARK).exists():  # in this order: another process may be making it
+            if is_foreign and not (self.folder / _MARK).exists():  # tested last: another process may be making it
                 raise PackerError(
                     f"cache_dir is {self.folder}, which holds other files than a cache of packer: name a new folder, "
                     f"such as {self.folder / 'packer'}"
@@ -404,7 +404,7 @@ _RETRY_PAUSE = 0.5  # seconds before fetching a shard again that did not fit int
 class ReadAhead:
     """Fetches shards that are needed soon, in a thread that ends when there is nothing to do.
 
-    Errors are ignored: a reader that needs the shard fetches it again, and raises them.
+    Errors are ignored: a reader that needs the shard fetches it again, and raises the error.
     """
 
     def __init__(self, cache: ShardCache) -> None:

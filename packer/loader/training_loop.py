@@ -1,4 +1,4 @@
-"""Functions for training loops: batches (`collate`, `flatten`, `batches`), losses, and the schedule of a packed run."""
+"""Functions for training loops: batches (`collate`, `flatten`, `batches`), losses, and settings of a packed run."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ _MULTIPLE = 16  # granularity of static shapes, in tokens: such matrix sizes are
 
 
 def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
-    """Return a shape that fits any batch of `rows` rows of a dataset, and is little larger.
+    """Return a shape that fits every batch of `rows` rows of a dataset, and is only slightly larger.
 
-    The number of segments is enough for the rows with the most segments. The number of tokens is somewhat larger than
-    rows * max_len, and a multiple of 16, so that a batch of few segments can be padded by segments of at least one
-    token. Reads the segment boundaries of all rows once, and no tokens.
+    It has room for the segments of the rows with the most segments. The number of tokens is somewhat larger than rows *
+    max_len, and a multiple of 16, so that a batch of few segments can be padded by segments of at least one token.
+    Reads the segment boundaries of all rows once, and no tokens.
 
     Args:
         dataset: dataset from `load`.
@@ -128,7 +128,7 @@ def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
     most = np.repeat(np.sort(counts)[-rows:], dataset.most_repeats)[-rows:]
     segments = int(most.sum()) + rows - len(most)
     # A row has at least as many real tokens as segments, so `segments - rows` extra tokens are enough for padding
-    # segments of one token each. If a batch has as many segments as the shape, these tokens need segments of their own.
+    # segments of one token each. If a batch has as many segments as the shape, these extra tokens need extra segments.
     segments += -(-(segments - rows + _MULTIPLE - 1) // max(dataset.max_len - 1, 1))
     tokens = rows * dataset.max_len + segments - rows
     return StaticShape(
@@ -143,7 +143,7 @@ def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = N
     """Return the number of items over which the loss of an optimizer step is averaged, for its batches on all ranks.
 
     Batches and ranks differ in their number of trained tokens, so the mean of their means is not the mean over all
-    tokens. Divide the sum of each batch's loss by this number instead:
+    tokens. Instead, divide the summed loss of each batch by this number:
 
         items = packer.num_items_in_batch(batches)
         for batch in batches:
@@ -240,21 +240,21 @@ def packed_schedule(
     epochs: int = 1,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> PackedSchedule:
-    """Convert a batch size in documents, for which a run was tuned, into rows of a packed dataset.
+    """Convert the tuned batch size of a run with one document per row into rows of a packed dataset.
 
-    A row holds `packing_factor` documents. With as many rows per step as there were documents, steps become that much
-    larger and fewer. There are two remedies:
+    A row holds `packing_factor` documents. If a step took as many rows as it took documents before, it would be larger
+    by this factor, and there would be fewer steps. There are two remedies:
 
-    - Keep the documents per step (the default): a global batch of batch_size / packing_factor rows, by less gradient
-      accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay the same (betas are adjusted for
-      rounding to whole rows). Kundu et al. (arXiv 2407.09105) attribute the higher loss of offline packing to its
+    - Keep the documents per step (the default): use a global batch of batch_size / packing_factor rows, with less
+      gradient accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay the same (betas are adjusted
+      for rounding to whole rows). Kundu et al. (arXiv 2407.09105) attribute the higher loss of offline packing to its
       fewer optimizer steps; with as many steps, the gap shrinks.
     - Keep the rows per step (`global_batch=batch_size`) if fewer rows would leave the hardware idle. A step then sees
       packing_factor times as many documents, and betas are raised to that power, so that gradients decay over as many
-      documents as before. Krell et al. (arXiv 2107.02027) do so with LAMB: 0.9 becomes 0.81 for a factor of 2. Tune the
-      learning rate again, as for any larger batch, and count its warm-up and decay in the new steps. Do not scale it
-      with the batch size without testing: Wang et al. (arXiv 2410.08081) find that with packing the two no longer
-      scale together.
+      documents as before. Krell et al. (arXiv 2107.02027) do this with LAMB: 0.9 becomes 0.81 for a factor of 2. Tune
+      the learning rate again, as for any larger batch, and count its warm-up and decay in the new steps. Do not scale
+      it with the batch size without testing: Wang et al. (arXiv 2410.08081) find that with packing, learning rate and
+      batch size no longer scale together.
 
     A split document counts once.
 

@@ -12,14 +12,14 @@ must not be mistaken for the end of the last turn. In
     {% for message in messages %}...{% endfor %}<|im_start|>assistant\n{% if add_generation_prompt %}<think>{% endif %}
 
 the text `<|im_start|>assistant\n` follows an answer at the end, does not follow an answer before a question, and is
-part of the prompt. Packer detects this by rendering short chats with the same tools and arguments, because prompts
-depend on these (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of
-a question. Therefore the text that the template writes after its loop over messages is also compared, if the template's
-syntax shows it.
+part of the prompt. Packer detects such text by rendering short chats with the same tools and arguments, because
+generation prompts depend on them (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from
+the beginning of a question. Therefore the text that the template writes after its loop over messages is also compared,
+if the template's syntax shows it.
 
 Most templates end an answer with a special token such as `<|im_end|>`, which is part of the answer. In others, the
 marker of the next role ends it: GLM stops at `<|user|>` and at `<|observation|>`. Such a marker is trained if the
-tokenizer or generation_config.json names it as an end. It is appended to a chat that ends with an answer.
+tokenizer or generation_config.json names it as an end. If a chat ends with an answer, the marker is appended.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ChatTemplate:
         sources = self.templates.sources
         chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
         ends_by_next_role = "default" in sources and self._following(chat)
-        # Without ends if answers do not end with the next role, so that the hash does not depend on
+        # If answers do not end with the next role, the ends are left out, so that the hash does not depend on
         # generation_config.json.
         own = [sources, *self.templates.ends] if ends_by_next_role else sources
         return own if self._other is None else [own, self._other.content]
@@ -81,9 +81,9 @@ class ChatTemplate:
     def locate(self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False) -> MarkedText:
         """Render a chat; find the characters that are trained and, if requested, where its exchanges begin.
 
-        An exchange begins where the rendering of the previous message ends. If one rendering does not show this place,
-        the chat counts as one exchange. With `train_on` "completion", everything after the first `chat.first` messages
-        is trained. Raises a DocumentError if the trained characters cannot be located exactly.
+        An exchange begins where the rendering of the previous message ends. If a single rendering does not show where
+        that is, the chat counts as one exchange. With `train_on` "completion", everything after the first `chat.first`
+        messages is trained. Raises a DocumentError if the trained characters cannot be located exactly.
         """
         if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
             located = self._other.locate(chat, train_on, exchanges=exchanges)
@@ -142,7 +142,7 @@ class ChatTemplate:
         chat = one.chat
         turns = [turn for turn in sorted(chat.required) if turn >= chat.first]
         answers = [message for message in chat.messages[chat.first :] if message["role"] == "assistant"]
-        if one.ends is None and len(spans) >= len(answers):  # without `ends`, messages may not be located
+        if one.ends is None and len(spans) >= len(answers):  # without `ends`, it may be impossible to locate messages
             return
         for turn in turns:
             start, stop = self._end(one, turn), self._end(one, turn + 1)
@@ -174,8 +174,8 @@ class ChatTemplate:
     def _written_by_ends(self, one: RenderedChat, first: int, last: int) -> Span | None:
         """Locate messages like `_written`, without further renderings. Returns None if this is not possible.
 
-        If `ends` are known, the template writes the same generation prompt after every message of every chat, and
-        nothing after the last message unless requested.
+        `ends` are known only if the template writes the same generation prompt after every message of every chat, and
+        writes nothing after the last message unless requested.
         """
         prompt = self._prompts.of(one.chat).requested if one.ends is not None and first else None
         if one.ends is None or prompt is None or not one.text.startswith(prompt, one.ends[first - 1]):
@@ -197,7 +197,7 @@ class ChatTemplate:
     def _masked(self, one: RenderedChat, *, answers_only: bool = False) -> list[Span]:
         """Return the spans of context-only messages, each with the header that the template writes before it.
 
-        With `answers_only`, messages of other roles are left out if locating them needs further renderings.
+        With `answers_only`, a message of another role is left out if further renderings would be needed to locate it.
         """
         turns = [turn for turn in sorted(one.chat.masked) if turn >= one.chat.first]
         if answers_only and one.ends is None:
@@ -252,7 +252,7 @@ class ChatTemplate:
         return text, trained, unstopped
 
     def _following(self, chat: Chat) -> str:
-        """Return the stop token with which the next message after the last answer would begin; "" if there is none."""
+        """Return the stop token with which a message after the last answer would begin; "" if there is none."""
         if self._next_end is None:
             return ""
         if chat.messages[-1].get("tool_calls"):
@@ -269,8 +269,8 @@ class ChatTemplate:
         """Check that the rendering does not end in a generation prompt that was not requested.
 
         A text that ends with a stop token has no prompt at its end. If the template appends prompts only on request,
-        the model's input `before` shows this. Otherwise, check that a further message leaves the text unchanged; it
-        would replace a prompt.
+        the model's input `before` shows this. Otherwise, check that a further message leaves the text unchanged: the
+        message would replace a prompt.
         """
         chat, text = one.chat, one.text
         if text.rstrip().endswith(self.templates.ends):
@@ -322,7 +322,7 @@ class ChatTemplate:
         )
 
     def _without_beginning(self, chat: Chat) -> DocumentError:
-        """Return the error for a trained first message if the template needs a message before it."""
+        """Return the error for a trained first message whose template needs a message before it."""
         return self._unlocated(
             chat,
             f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
@@ -402,8 +402,8 @@ class GenerationPrompts:
     def _shares_tail(self, answered: RenderedChat, prompted: RenderedChat) -> bool:
         """Whether the text after the loop over messages, if known, is a part of the prompt.
 
-        If this text ends with a stop token, it closes the last turn, as the next message closes other turns. It is then
-        no prompt.
+        A text that ends with a stop token is no prompt: it closes the last turn, as the next message closes other
+        turns.
         """
         tail, prompt = answered.behind, prompted.behind
         if not tail or not tail.strip() or prompt is None or tail.rstrip().endswith(self._templates.ends):
@@ -437,7 +437,7 @@ def _holds_lists(chat: Chat, role: str) -> bool:
 
 
 def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
-    """Whether words of the prompt follow the last answer, but do not occur between an answer and the next question.
+    """Whether words of the prompt follow the last answer, but are not between an answer and the next question.
 
     Returns None if a rendering failed or leaves out contents.
     """

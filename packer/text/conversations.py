@@ -1,4 +1,4 @@
-"""Convert records to conversations: messages, which of them are trained, system prompt, tools and template arguments.
+"""Convert records to conversations: messages and their training marks, system prompt, tools and template arguments.
 
 ShareGPT messages are converted to the OpenAI format. Messages, parts of their contents and spans of characters may have
 marks that decide whether they are trained; without marks, --train-on decides.
@@ -40,7 +40,7 @@ _ASKING = {"system", "developer", "user"}
 
 
 Said: TypeAlias = tuple[bool | None, str]
-"""(whether marks say that something is trained, None without marks; the marks in words, for errors)."""
+"""(whether marks require (True) or forbid (False) training, None without marks; the marks in words, for errors)."""
 
 UNTRAINED, END_UNTRAINED = "\U000f5af8", "\U000f5af9"
 """Private-use characters around untrained text in copies of messages."""
@@ -76,7 +76,7 @@ class Chat:
     masked: frozenset[int] = frozenset()
     """Numbers of messages that are only context."""
     required: frozenset[int] = frozenset()
-    """Numbers of messages that are marked, or have parts that are marked, as trained."""
+    """Numbers of messages that are marked as trained, wholly or in part."""
     partly: dict[int, Message] = field(default_factory=dict)
     """Copies of partly trained messages, by number, with marks around the untrained parts."""
 
@@ -200,7 +200,7 @@ def _message(message: Any, where: str) -> Message:
         raise record_error(
             f"{where} is a {type(message).__name__} where an object with a role is expected", "wrong_type"
         )
-    # apply_chat_template drops nulls from transformers 5 on; otherwise templates write "None"
+    # From transformers 5 on, apply_chat_template drops nulls; templates would write them as "None"
     message = {key: value for key, value in message.items() if value is not None}
     if (refused := refusal("message", message)) is not None:
         raise record_error(f"{where}: {refused}")
@@ -232,7 +232,7 @@ def _message(message: Any, where: str) -> Message:
         )
     message = {key: value if type(value) is str else plain(value, where) for key, value in message.items()}
     message["role"] = known[role]
-    # the names under which templates read the reasoning of an answer; transformers provides them from version 5 on
+    # Templates read the reasoning of an answer under these names; transformers sets them from version 5 on
     reasoning = next((message[name] for name in REASONING if name in message), None)
     if reasoning is not None:
         for number, part in enumerate(reasoning if isinstance(reasoning, list) else [{"text": reasoning}]):
@@ -259,7 +259,7 @@ def _check_part(part: Any, where: str) -> None:
 
 
 def _is_plain(message: object) -> bool:
-    """Whether a message has only a known role and an ASCII content, as most do, and needs no further checks."""
+    """Whether a message has only a known role and ASCII content, like most messages, and needs no further checks."""
     if type(message) is not dict or len(message) != 2:
         return False
     role, content = message.get("role"), message.get("content")
@@ -267,7 +267,7 @@ def _is_plain(message: object) -> bool:
 
 
 def plain(value: Any, where: str) -> Any:
-    """Return a value as JSON types. Values that JSON lacks, such as Arrow times, become the name of their type.
+    """Return a value as JSON types. Values without a JSON type, such as Arrow times, become the name of their type.
 
     Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know. Raises a
     DocumentError if the value is nested too deeply.
@@ -298,7 +298,7 @@ def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
 
 
 def _listed_calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """Return tool calls as a list. The value may be one call or a list, and the whole or each call may be JSON."""
+    """Return tool calls as a list. The value is one call or a list; it, or each call in it, may be a JSON string."""
     calls = from_json(value, where) or []
     calls = [from_json(call, where) for call in (calls if isinstance(calls, list) else [calls])]
     if not all(isinstance(call, dict) for call in calls):
@@ -352,7 +352,7 @@ def _marked_messages(
                 (masked if trained is False else required).append(number)
             if trained is not False and not all(said for said, _ in of_parts):
                 partly[number] = copy
-        # an answer without anything that a template could write, not even tool calls
+        # an empty answer: the template has nothing to write, not even tool calls
         is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
         is_context = in_prompt or number < shared or trained is False or message["role"] != "assistant"
         if is_empty and not is_context:

@@ -8,8 +8,9 @@ therefore ends where the body of the loop ends. Example: the copy of
 
 writes "[a]|[b]|" for two messages, where | stands for the mark: they end at 3 and 6 of "[a][b]".
 
-The rendering records which messages the template reads. If the template looks ahead, or has another form, every
-beginning of the chat is rendered separately. docs/how-to/chat-templates.md defines where a message ends.
+The rendering records which messages the template reads. If the template reads a message too early, or does not have
+this form, every beginning of the chat is rendered separately. docs/how-to/chat-templates.md defines where a message
+ends.
 
 Templates may also tag the assistant's text: {% generation %} ... {% endgeneration %}. The same rendering writes marks
 around the tagged text, if nothing in the template reads that text.
@@ -58,8 +59,7 @@ class RenderedChat:
     places: list[int] | None = None
     """Ends of the first message, the second, ... in this text; None if unknown."""
     ends: list[int] | None = None
-    """`places`, if a chat of only the first message, the first two, ... is rendered as the text up to there; None if
-    this rendering does not show that."""
+    """`places`, if this rendering shows that a chat of only the first messages ends at each place; otherwise None."""
     behind: str | None = None
     """Text that the template writes after the last message; None if this rendering does not show it."""
     generated: list[tuple[int, int]] | None = None
@@ -77,7 +77,7 @@ def render_with_marks(
     if not (ends or tags):
         return RenderedChat(chat, templates.render(chat, prompt=prompt))
     source = templates.source_of(chat)
-    held = pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # stores strings as UTF-8
+    held = pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # pickle stores strings as UTF-8
     is_free = not (_FIRST_BYTES in held or _may_write_marks(source))
     of_all, in_place = _count_tags(source)
     marked = tags and is_free and of_all == in_place
@@ -92,7 +92,7 @@ def render_with_marks(
         places, after = _places(untagged, progress, len(chat.messages))
         behind, is_exact = after if is_exact else None, is_exact and not (progress.looked_ahead or after)
         text = written.replace(_START, "").replace(_END, "")
-    else:  # a template that raises for watched messages may accept a list
+    else:  # the template raised for watched messages, but may accept a list
         text = templates.render(chat, prompt=prompt, marked=marked)
     generated = None
     if marked:
@@ -244,7 +244,7 @@ def _is_mark(node: nodes.Node) -> bool:
 
 
 def _count_in_place(body: Sequence[nodes.Node]) -> int:
-    """Count the tags, by their marks, that write directly to the text."""
+    """Count the tags that write directly to the text, by their marks."""
     count = 0
     for node in body:
         if isinstance(node, nodes.For) and not node.recursive:

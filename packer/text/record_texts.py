@@ -1,8 +1,8 @@
 """Convert records to the texts or chats of their documents. A preference pair has two documents.
 
-Loss covers the text after the prompt. In a preference pair, the prompt has the same tokens on both sides. It ends where
-TRL's DPOTrainer ends it: at the first token in which either side differs from the prompt tokenized alone. If no column
-holds the prompt, it is the common beginning of both sides, in messages or characters.
+Loss covers the text after the prompt. In a preference pair, the prompt has the same tokens on both sides. The prompt
+ends where TRL's DPOTrainer ends it: at the first token in which either side differs from the tokens of the prompt
+alone. If no column holds the prompt, it is the common beginning of both sides, in messages or characters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packer.text.tokens import MarkedText, TextTokens, Tokens
 
 
 def texts_of(record: Mapping[str, Any], records: Records, train_on: TrainOn, *, may_be_empty: bool) -> list[MarkedText]:
-    """Return the texts of a record's documents unrendered: a text, a prompt with its completion, or both answers.
+    """Return the texts of a record's documents as they are: a text, a prompt with its completion, or both answers.
 
     The answers of a pair may be empty if `may_be_empty`. Raises a DocumentError if a value is wrong, or needs a chat
     template.
@@ -101,7 +101,7 @@ def _refuse_without_template(record: Mapping[str, Any]) -> None:
 
 
 def refuse_undesirable(record: Mapping[str, Any], columns: Sequence[str]) -> None:
-    """Raise a DocumentError if a record with its text in these columns marks its answer as a bad example."""
+    """Raise a DocumentError if a record marks its answer as a bad example. `columns` hold its text."""
     for name in DESIRABLE:
         if name not in columns and str(record.get(name)).lower() == "false":
             raise record_error(
@@ -226,7 +226,7 @@ def _empty(column: str) -> DocumentError:
 def _shared_text(chosen: str, rejected: str) -> int:
     """Return the length of the common beginning of both texts, in characters.
 
-    A space at its end belongs to the answers, and so does the last character of the shorter text.
+    A space at its end belongs to the answers. The last character of the shorter text belongs to its answer.
     """
     last = min(len(chosen), len(rejected)) - 1
     shared = next((at for at in range(last + 1) if chosen[at] != rejected[at]), None)
@@ -236,7 +236,7 @@ def _shared_text(chosen: str, rejected: str) -> int:
 
 
 def _ends_in_spaces(prompt: str) -> bool:
-    """Whether a prompt tokenized alone may have different tokens, although a token ends with it on both sides.
+    """Whether a prompt may have other tokens alone than with an answer, although a token ends with it on both sides.
 
     GPT-2's tokenizer splits "a  b" into "a", " " and " b", but "a  " into "a" and "  ".
     """

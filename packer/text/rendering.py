@@ -1,13 +1,13 @@
 """Render messages to text by a tokenizer's chat template, or by a built-in template that replaces it.
 
 Templates expect content parts and tool calls in different forms; packer finds out by rendering short chats. Arguments
-of calls are an object or, as OpenAI writes them, a JSON string. Some templates accept both, others only one of them:
-they raise an error for the other, or write it as escaped JSON or in Python's notation.
+of calls are an object or, as OpenAI writes them, a JSON string. Some templates accept both. Others raise an error for
+one of them, or write it as escaped JSON or in Python's notation.
 
-A template that rewrites earlier answers, as Qwen3's does, hides these answers in chats with several of them. A built-in
-template may replace it only if both render chats with one answer, and generation prompts, identically. This depends on
-the arguments of a chat (`enable_thinking`), and on whether it has tools, calls or thoughts. Short chats of the same
-kind are therefore compared, once for all chats of a kind.
+A template that rewrites earlier answers, such as Qwen3's, hides the ends of answers in chats with several answers. A
+built-in template may replace it only if both render chats with one answer, and generation prompts, identically. This
+depends on the arguments of a chat (`enable_thinking`), and on whether it has tools, calls or thoughts. Short chats are
+therefore compared once for each such kind of chat.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from packer.text.tokenizer import Tokenizer
 _PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which templates leave unchanged
 
 _DATE = datetime(2024, 7, 26)
-"""Date that templates get as today's, so that packs of different days are equal. It is the default of Llama's."""
+"""Date that templates get as today's, so that packs of different days are equal; the default of Llama's template."""
 
 # arguments of transformers' apply_chat_template
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
@@ -62,16 +62,16 @@ _MOST = 256
 class _CallNeeds(NamedTuple):
     """Requirements of a chat template for writing calls."""
 
-    arguments: type | None  # required type of arguments, dict or str; None if both work, or neither
-    content: bool  # whether `content` must be present besides calls, even if empty
+    arguments: type | None  # required type of arguments, dict or str; None if both types work, or neither does
+    content: bool  # whether a message with calls must have a `content`, even an empty one
     writes_neither: bool
 
 
 class Templates:
     """Chat templates of a tokenizer, unless `source` (a template, or the name of a built-in one) replaces them.
 
-    Raises a PackerError if there is no template, if one is not text, or if the tokenizer lacks tokens of a built-in
-    one.
+    Raises a PackerError if there is no template, if a template is not text, or if the tokenizer lacks tokens of a
+    built-in template.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
@@ -119,7 +119,7 @@ class Templates:
     def with_joined_parts(self, chat: Chat) -> Chat:
         """Join the parts of contents if the template accepts only text: ["What is", " 2?"] becomes "What is 2?".
 
-        Parts are not joined for roles whose parts the template handles itself.
+        Parts are not joined if the template accepts parts for their role.
         """
         if not any(isinstance(message.get("content"), list) for message in chat.messages):
             return chat
@@ -136,7 +136,7 @@ class Templates:
         return replace(chat, messages=messages)
 
     def _writes_parts(self, source: str, role: str) -> bool:
-        """Whether a template writes the parts of a role's messages, or neither the parts nor their joined text."""
+        """Whether a template writes a role's parts; also True if it writes neither the parts nor their joined text."""
         try:
             template = compiled(source)
         except TemplateError:  # reported when the chat is rendered
@@ -234,7 +234,7 @@ def _fitted(message: Message, needs: _CallNeeds, where: str) -> Message:
 
 
 def _fitted_call(call: dict[str, Any], needs: _CallNeeds, where: str) -> dict[str, Any]:
-    """Return a call with arguments in the form that a template needs. Missing, null or "" become an empty object."""
+    """Return a call with arguments as a template needs them. Missing arguments, null and "" become an empty object."""
     if isinstance(call.get("function"), dict):
         return {**call, "function": _fitted_call(call["function"], needs, where)}
     arguments = call.get("arguments") or {}
@@ -255,7 +255,7 @@ def _arguments(chat: Chat) -> dict[str, Any]:
     """Return the arguments of a chat for its template.
 
     Parameters of `apply_chat_template` itself are left out if they do not change the text. Null is left out as well: in
-    formats such as Parquet, where all records have the same arguments, it means a missing argument.
+    formats such as Parquet, all records have the same fields, and null marks a missing argument.
     """
     given = {name: value for name, value in chat.kwargs.items() if value is not None}
     found = {name: value for name, value in given.items() if name not in _NOT_FOR_TEXT}
@@ -281,7 +281,7 @@ def choice_of(tokenizer: Tokenizer) -> str:
 
 
 def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the chat templates by name; a tokenizer has one or several. Raises a PackerError if one is not text."""
+    """Return the chat templates (one or several) of a tokenizer by name. Raises a PackerError if one is not text."""
     name = tokenizer.name
     if not templates and (templates is None or isinstance(templates, str | dict)):
         raise OtherSourceError(f"{name} has no chat template", choice_of(tokenizer))
@@ -309,14 +309,14 @@ class StandIns:
     def of(self, chat: Chat) -> str | None:
         """Return the built-in template that replaces `own` for a chat, because `own` rewrites earlier answers.
 
-        Returns None if it does not rewrite answers, if there are several templates, or if no built-in one renders the
-        same text.
+        Returns None if it does not rewrite answers, if there are several templates, or if no built-in template renders
+        the same text.
         """
         name, rewrites = self._likeness(chat)
         return name if rewrites and self._own.sources.keys() == {"default"} else None
 
     def choice(self, chat: Chat) -> str:
-        """Return the remedy if the template is unsuitable for a chat; it may name a built-in one with the same text."""
+        """Return the remedy for an unsuitable template; it may name a built-in template that renders the same text."""
         name, _ = self._likeness(chat)
         if name is not None:
             return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
@@ -338,7 +338,7 @@ class StandIns:
         return self._found[key]
 
     def _compare(self, chat: Chat, thought: str, *, calls: bool) -> tuple[str | None, bool]:
-        """Compare `own` with built-in templates on answers, with `thought` if not empty and tool calls if `calls`."""
+        """Compare `own` with built-in templates on answers that have the `thought`, if any, and calls, if `calls`."""
         if "default" not in self._own.sources:
             return None, False
         ends: list[list[Message]] = [[], [_ANSWER]]
@@ -363,7 +363,7 @@ class StandIns:
 
 
 def _thought_of(message: Message) -> str:
-    """Return the thought to compare with: "" if a message has none, a newline if its thought is empty."""
+    """Return the thought for a short chat: "" if the message has none, a newline if its thought is empty."""
     content = str(message.get("content"))
     found = [content.partition("</think>")[0].rpartition("<think>")[2]] if "</think>" in content else []
     if len(message) > 2:  # most have only a role and a content

@@ -20,7 +20,7 @@ BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
 """Private-use characters that are written around {% generation %} tags, on request."""
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
-_NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # have another meaning within a call
+_NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # names with another meaning within a call
 
 
 @lru_cache(64)
@@ -249,7 +249,7 @@ def _raise_exception(message: str) -> None:
 def _environment(marked: bool) -> _Sandbox:
     """Return the environment of `transformers.utils.chat_template_utils`.
 
-    Templates come with tokenizers, which may be untrusted. They see only JSON types, cannot modify them, and get no
+    Templates come with tokenizers, which may be untrusted. They see only JSON types, which they cannot modify, and no
     Python names that would lead out of the sandbox. Loops and output size are not limited. Nothing random is offered,
     because packs must be reproducible.
     """

@@ -75,15 +75,15 @@ class Records:
     conversational: bool = False
     """Whether the documents are chats: the columns hold lists of messages, or strings that become messages."""
     as_chats: bool = False
-    """Whether strings become messages: a user message from the prompt, an assistant message from the rest."""
+    """Whether strings become messages: a user message from the prompt, and an assistant message from the answer."""
     separated: bool = False
     """Whether an empty line follows each part of the prompt."""
     input_column: str | None = None
     """Column appended to the prompt, as `input` is to `instruction`. Its values may be null or missing."""
     prompt_column: str | None = None
-    """Prompt column of a preference pair; None if none is read."""
+    """Prompt column of a preference pair; None if no such column is read."""
     has_prompts: bool = False
-    """Whether answers of pairs follow a prompt column; if not, they are whole texts or chats with the prompt."""
+    """Whether answers of pairs follow a prompt column. Otherwise, each answer is a text or chat with the prompt."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -111,9 +111,9 @@ def recognize(
     """Return the kind of documents in a source and their columns, from its schema or a first record.
 
     `text_column` names one column, or prompt and completion joined by a comma; "messages:json" names a column of JSON
-    strings. By default, columns are found by the names in `_KNOWN`. Raises a PackerError if none or several are found,
-    or if a column holds neither strings nor lists of messages. The advice in the error needs records; `first_records`
-    reads them if only a schema is given.
+    strings. By default, columns are found by the names in `_KNOWN`. Raises a PackerError if no columns or several are
+    found, or if a column holds neither strings nor lists of messages. The error suggests columns after looking at
+    records; `first_records` reads them if `fields` is only a schema.
     """
     shapes, json_columns = _shapes_and_json(fields, name, text_column)
     read = first_records if isinstance(fields, pa.Schema) else lambda: [fields]
@@ -246,7 +246,7 @@ def _shapes_and_json(
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
     """Return the values of a column as Python objects; None for each record if the column is missing.
 
-    Arrow gives every message and tool the fields of all others, filled with nulls; these nulls are removed. JSON is
+    In Arrow, every message and tool has the fields of all others, filled with nulls; these nulls are removed. JSON is
     decoded. Raises a DocumentError if text is not UTF-8.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):

@@ -51,7 +51,7 @@ _PLACES: tuple[Place, ...] = ("message", "part")
 _OTHERS: tuple[Means, ...] = ("template", "reasoning", "prompt", "completion")
 _READ = {field.name for place in _PLACES for field in FIELDS[place] if field.means not in _OTHERS} - {"from", "value"}
 """Fields of messages that packer itself reads, after `chat_of` has set role and content."""
-_WHOLE = re.compile(r"\bmessages?\s*\|\s*tojson|\bmessage\.items\(")  # found in templates that write all fields
+_WHOLE = re.compile(r"\bmessages?\s*\|\s*tojson|\bmessage\.items\(")  # matches templates that write all fields
 
 
 class Encoder:
@@ -189,7 +189,7 @@ class Encoder:
         )
 
     def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
-        """Tokenize texts, and convert positions in them to labels and starts of exchanges."""
+        """Tokenize texts, and convert their character positions to labels and starts of exchanges."""
         tokens = self._tokens.encode(texts, places=self.has_labels or self.has_exchanges)
         if self.records.kind == "pair":
             begin_together(texts, tokens, self._tokens)
@@ -271,7 +271,7 @@ class Encoder:
 
     def _count_special(self, texts: Sequence[MarkedText], tokens: Tokens) -> int:
         """Count texts that contain the text of a special token, not counting tokens at their beginning and end."""
-        if self._template is not None:  # templates write special tokens; contents of messages were counted instead
+        if self._template is not None:  # templates write special tokens; `_hold_special` was used instead
             return 0
         # Search tokens first: the regular expression alone would take longer.
         found = np.searchsorted(tokens.ends, np.flatnonzero(np.isin(tokens.ids, self._special_ids)), side="right")
@@ -282,7 +282,7 @@ class Encoder:
     def _with_ends(
         self, ids: NDArray[np.int32], ends: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Add the tokenizer's prefix, suffix and end token to texts without them. Chats have them already, as text.
+        """Add the tokenizer's prefix, suffix and end token to texts. The rendering of a chat already contains them.
 
         Returns (tokens, bounds of documents among them, number of tokens added before each document).
         """
@@ -313,7 +313,7 @@ def _refuse_placeholder(text: str, column: str) -> None:
 
 
 def _further_fields(messages: Sequence[Mapping[str, Any]], place: Place = "message") -> dict[str, int]:
-    """Count the fields of messages, or of content parts, that packer itself does not read."""
+    """Count the fields of messages and of content parts that packer itself does not read."""
     found = counted_fields(place, set[str]().union(*messages) - _READ)
     if list in {type(message.get("content")) for message in messages}:
         contents = (message["content"] for message in messages if isinstance(message.get("content"), list))
@@ -331,7 +331,7 @@ def _hold_special(messages: Sequence[Mapping[str, Any]], special: re.Pattern[str
 def _hold(
     ids: NDArray[np.int32], firsts: NDArray[np.int64], sizes: NDArray[np.int64], tokens: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Whether each document, of `sizes` tokens, has the given tokens at its position in `firsts`."""
+    """Whether each document, of `sizes` tokens, has these `tokens` at its position in `firsts`."""
     found: NDArray[np.bool_] = sizes >= len(tokens)
     for at, token in enumerate(tokens):
         found[found] = ids[firsts[found] + at] == token

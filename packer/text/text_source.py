@@ -1,4 +1,4 @@
-"""Open sources of text. They are tokenized in blocks while reading, or by record if a block has unusable records."""
+"""Open sources of text. Text is tokenized block by block, or record by record in a block with unusable records."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def open_source(source: SourceLike, options: ReadOptions) -> Source:
 def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
 
-    The options name the text column, or prompt and completion joined by a comma. By default it is the one that exists
-    of: `text`; `prompt` and `completion`; `instruction`, `input` and `output`; `messages`; `conversations`. A
+    The options name the text column, or prompt and completion joined by a comma. By default, the text is in the columns
+    that exist: `text`; `prompt` and `completion`; `instruction`, `input` and `output`; `messages`; `conversations`. A
     preference pair becomes a tree of two documents. It is read from `chosen`, `rejected` and, if it exists, `prompt`,
     or from the columns that the options name.
 
-    Kept columns have a value for each document. The column "exchange_starts", with the first tokens of a chat's
-    exchanges, is added as well, unless the options rule out splitting documents there.
+    Kept columns have a value for each document. The column "exchange_starts" (indices of the tokens that begin
+    exchanges of a chat) is added, unless the options rule out splitting documents there.
     """
     keep, pairs = options.value_columns, options.pairs
     refuse_masks(keep)
@@ -67,7 +67,7 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
     if options.needs_exchanges and not records.conversational:
         raise PackerError(f"--split-at is exchanges, and {found.name} holds texts, not chats: leave it out")
     splits = options.splits_at_exchanges
-    # documents of prompt and completion count as one exchange, so that they can be packed with chats
+    # A prompt with its completion counts as one exchange, so that such documents can be packed with chats.
     exchanges = records.conversational if splits else splits is None and records.kind != "text"
     from packer.text.text_encoder import Encoder  # imports tokenizers
 

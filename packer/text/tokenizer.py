@@ -1,9 +1,9 @@
 """Open tokenizers by path or Hub id: text to tokens and back, special tokens and chat templates.
 
-transformers takes seconds to import. Tokenizers of its generic classes are just a tokenizer.json. They are opened
-without transformers, with the same result as `AutoTokenizer`, if all keys in their files are known and consistent. If
-the files name the class of one model, that class opens the tokenizer. Everything else is left to `AutoTokenizer`, which
-imports torch.
+transformers takes seconds to import. Its generic classes only wrap a tokenizer.json. Such tokenizers are opened without
+transformers, with the same result as `AutoTokenizer`, if all keys in their files are known and consistent. If the files
+name the class of one model, that class opens the tokenizer. Everything else is left to `AutoTokenizer`, which imports
+torch.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
             named = None
         transformers = _transformers()
         opens = getattr(transformers, f"{named}Fast", None) or getattr(transformers, named or "AutoTokenizer")
-        # None, the default, would ask on stdin whether to run code that comes with the tokenizer
+        # With None, the default, transformers asks on stdin whether to run code that comes with the tokenizer
         return of_transformers(opens.from_pretrained(folder_or_id, trust_remote_code=False)), folder
     except PackerError:
         raise
@@ -200,7 +200,7 @@ def _fault(path: Path, error: Exception) -> str:
     if hub_is_unreachable(error):
         remedy = "download it where there is a network, and give its folder"
         return f"is not a local path, and the Hugging Face Hub cannot be reached ({reason}): {remedy}"
-    if type(error).__name__ == "HFValidationError":  # its message is about names of repositories
+    if type(error).__name__ == "HFValidationError":  # its message does not help: it is about names of repositories
         return "is no file, no folder, and no Hub id like org/name: check the path"
     return f"is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
 
@@ -243,7 +243,7 @@ def _transformers() -> Any:
 
 
 def _download(hub_id: str) -> Path | None:
-    """Download the `_FILES` of a tokenizer from the Hub. Returns their folder, or None if transformers must try again.
+    """Download the `_FILES` of a tokenizer from the Hub. Returns their folder, or None if transformers must try.
 
     First asks whether the Hub answers and has the tokenizer: transformers would retry for half a minute.
     """
@@ -294,12 +294,12 @@ def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
             and _keeps_ends(config, special, backend)
         )
         return opened if suffices else None
-    except Exception:  # files may hold anything; transformers reports what is wrong
+    except Exception:  # files may hold anything; transformers reports the fault
         return None
 
 
 def _is_whole(config: Mapping[str, Any], folder: Path) -> bool:
-    """Whether all keys of a configuration are known, and only tokenizer.json defines tokens."""
+    """Whether all keys of a configuration are known, and no file but tokenizer.json defines tokens."""
     is_older = "added_tokens_decoder" not in config
     others = ("tekken.json", *(("special_tokens_map.json", "added_tokens.json") if is_older else ()))
     is_known = config.keys() <= _KNOWN and not config.get("split_special_tokens")
@@ -348,7 +348,7 @@ def _keeps_added_tokens(
     config: Mapping[str, Any], special: Mapping[str, str], tokens: list[dict[str, Any]], text: str
 ) -> bool:
     """Whether all files agree on the tokens added to the vocabulary, and these include all special tokens."""
-    _, behind = text.split('"added_tokens":')  # occurs once; parsing all takes as long as loading the tokenizer
+    _, behind = text.split('"added_tokens":')  # occurs once; parsing the file takes as long as loading the tokenizer
     written, _ = json.JSONDecoder().raw_decode(behind.lstrip())
     by_id = {str(token["id"]): {name: value for name, value in token.items() if name != "id"} for token in tokens}
     lists = [config.get(name) or [] for name in _LISTS]
@@ -362,7 +362,7 @@ def _keeps_added_tokens(
 
 
 def _keeps_ends(config: Mapping[str, Any], special: Mapping[str, str], backend: RustTokenizer) -> bool:
-    """Whether tokenizer.json adds the tokens that the configuration names before and after a text, if it names any."""
+    """Whether tokenizer.json adds the tokens before and after a text that the configuration names, if any."""
     if not {*_ADDED.values()} & config.keys():
         return True
     added = added_tokens(backend, "a") or (None, None)

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
 """Bytes written as themselves in a byte-level vocabulary. The others are written as U+0100 and the letters after it."""
 
-_NORMALIZED = 64  # number of characters on either side of a position that are normalized to test for composition
+_NORMALIZED = 64  # number of characters before and after a position that are normalized to test for composition
 
 _NO_BYTE = 0xFF  # never occurs in UTF-8
 
@@ -107,7 +107,7 @@ class TokenPlaces(NamedTuple):
     tokens: NDArray[np.int64]
     """First token that contains the character or a later one; the number of tokens if there is none."""
     inside: NDArray[np.bool_]
-    """Whether this token also contains characters before that position."""
+    """Whether this token also contains earlier characters."""
 
 
 class Tokens(NamedTuple):
@@ -127,9 +127,9 @@ _NO_PLACES = TokenPlaces(np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 class TextTokens:
-    """A tokenizer whose added tokens (BOS, EOS, ...) are removed and stored. Modifies the tokenizer that is passed.
+    """A tokenizer that adds no tokens (BOS, EOS, ...) any more; they are stored. Modifies the tokenizer that is passed.
 
-    Raises a PackerError if it refuses plain sentences, or adds other tokens than a fixed beginning and end.
+    Raises a PackerError if the tokenizer refuses plain sentences, or adds anything but a fixed beginning and end.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -146,12 +146,13 @@ class TextTokens:
                 f"{tokenizer.name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes "
                 "any text"
             ) from error
-        # The post-processor would add prefix and suffix, and in byte-level models hide leading spaces from the offsets.
+        # The post-processor would add prefix and suffix. In byte-level models, it would also exclude leading spaces
+        # from offsets.
         self.backend.post_processor = None
 
     @property
     def content_hash(self) -> str:
-        """Hash of everything that determines tokens, whether or not transformers opened the tokenizer, by any class."""
+        """Hash of everything that determines tokens. It does not depend on the class that opened the tokenizer."""
         settings, vocabulary = self.tokenizer.content
         settings = {name: value for name, value in settings.items() if name != "decoder"}
         return json_hash([settings, vocabulary, [self.prefix, self.suffix], dict(self.tokenizer.special_tokens)])
@@ -169,7 +170,7 @@ class TextTokens:
         except BaseException as error:
             if not is_refusal(error):
                 raise
-        for one in texts:  # find the text that is refused
+        for one in texts:  # finds the refused text
             try:
                 self._encode([one.text], [one.places] if places else None)
             except BaseException as error:
@@ -203,7 +204,7 @@ class TextTokens:
     def _places(
         self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
     ) -> TokenPlaces:
-        """Find positions by token bytes, or by the library's offsets for texts that differ from their tokens' bytes."""
+        """Find positions by token bytes, or by the library's offsets for texts that token bytes do not spell."""
         assert self._bytes is not None
         owners = np.repeat(np.arange(len(texts)), [*map(len, cuts)])
         flat = np.fromiter(chain.from_iterable(cuts), np.int64, len(owners))
@@ -230,7 +231,7 @@ class TextTokens:
 
     @cached_property
     def _bytes(self) -> TokenBytes | None:
-        """Bytes of tokens if the tokenizer is byte-level. Whether tokens spell the text is checked for each text."""
+        """Bytes of each token; None unless the tokenizer is byte-level. `find` checks whether they spell a text."""
         settings = self.tokenizer.content.settings
         if settings["model"]["type"] != "BPE":
             return None
@@ -246,7 +247,7 @@ def json_hash(value: Any) -> str:
 
 def _place_of(encoding: Any, cut: int, length: int) -> tuple[int, bool]:
     """Find a character among the tokens of the library, as in `TokenPlaces`; `length` is the length of the text."""
-    for character in range(cut, length):  # spaces that WordPiece drops belong to no token
+    for character in range(cut, length):  # WordPiece drops spaces, which then belong to no token
         token = encoding.char_to_token(character)
         if token is not None:
             return token, encoding.token_to_chars(token)[0] < cut
@@ -334,7 +335,7 @@ class _Loaded(NamedTuple):
 
     encode: Encode
     unlike: NDArray[np.bool_]
-    """For each code point: whether texts that contain it are left to the library."""
+    """For each code point, whether texts that contain it are left to the library."""
 
 
 class FastTokens:
@@ -511,8 +512,9 @@ def unlike_characters(one: Encode, other: Encode, key: str) -> NDArray[np.bool_]
     combining order or composition of existing ones. Two libraries therefore agree on texts whose characters are in both
     versions.
 
-    They are compared on all characters that Python knows, between letters, digits, spaces, apostrophes and marks; all
-    other characters count as different. The result is cached under `key`, which must identify tokenizers and versions.
+    The libraries are compared on all characters that Python knows, between letters, digits, spaces, apostrophes and
+    marks; all other characters count as different. The result is cached under `key`, which must identify tokenizers and
+    versions.
     """
     known = [code for code in _COMPARED if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
     path = _cache_folder() / f"unlike-{key}-{unicodedata.unidata_version}-{len(known)}.json"

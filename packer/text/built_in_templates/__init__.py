@@ -1,7 +1,7 @@
 """Chat templates that come with packer: `NAME.jinja`. Only `qwen3` writes tools.
 
-Every message is rendered in the same way whatever follows it, so that assistant spans can be located in chats of any
-number of turns. Chats with one answer get the tokens of the models' own templates (tests compare them).
+The rendering of a message does not depend on the messages after it, so assistant spans can be located in chats with any
+number of turns. For chats with one answer, tests check that the tokens equal those of the model's own template.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class BuiltIn(NamedTuple):
     source: str
     """The template, in Jinja."""
     special_tokens: tuple[str, ...]
-    """Special tokens that it writes; a tokenizer without them would split them into pieces of text."""
+    """Special tokens that the template writes; the tokenizer must have them as tokens."""
     ends: tuple[str, ...]
-    """Special tokens at which its models stop."""
+    """Special tokens at which models with this template stop."""
 
 
 _TOKENS = {
