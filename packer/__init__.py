@@ -17,7 +17,7 @@
     packer.probe(step)                           which documents leak into others in a training step, with any trainer
     packer.check(model)                          the same for each attention implementation of a Hugging Face model
 
-Importing this package imports no other package; loading a packed dataset imports only numpy and pyarrow.
+Importing `packer` imports no other package. Loading a packed dataset imports only numpy and pyarrow.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def stats(
     progress: Progress | bool = True,
     **options: Unpack[arguments.StatsArguments],
 ) -> Figures | Comparison:
-    """Compare the padding of a dataset before and after packing; for a packed dataset, count how full its rows are.
+    """Compare the padding of a dataset before and after packing. For a packed dataset, count how full its rows are.
 
     It predicts the number of rows that `pack` makes with the same options. Printed, the result is the output of `packer
     stats`; in a notebook, it is a table. With a `tokenizer`, the report shows the rows of a packed dataset as text.
@@ -126,7 +126,8 @@ def stats(
         batch_size: documents per optimizer step in training without packing.
         data_parallel: number of ranks that train one row at a time, to estimate how long they wait for each other.
         accumulation: rows of each of these ranks in an optimizer step, by default 1.
-        model: number of weights of their model, by default "7B", or its config: a folder, a config.json or a Hub id.
+        model: number of weights of the ranks' model, by default "7B", or its config: a folder, a config.json or a Hub
+            id.
         report: HTML file to write: a report with plots, which needs no network access.
         progress: as for `pack`.
         options: the other options of `packer stats`, under the same names; `help(packer.stats)` describes each.

@@ -1,8 +1,8 @@
 """Conversions between Arrow and NumPy without copies, and the headers of messages in Arrow streams and files.
 
 pyarrow's own conversions import pandas if it is installed (0.1 s). pyarrow decompresses a record batch when it reads
-it, and does not report compression beforehand. A few fields of the headers are therefore parsed here, as Arrow's
-`Message.fbs` and the layout of FlatBuffers define them.
+it, without reporting beforehand that it is compressed. This module therefore parses a few fields of the headers, as
+defined by Arrow's `Message.fbs` and the layout of FlatBuffers.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ SOURCE = "source"
 """Column in batches of combined datasets: the index of the row's dataset, a single value."""
 
 NO_LOSS = -100
-"""Label of a token without loss, the `ignore_index` of cross-entropy in every trainer."""
+"""Label of a token without loss: the `ignore_index` of cross-entropy in every trainer."""
 
 PADDING = -1
 """Document id of a padding tail."""

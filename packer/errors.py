@@ -12,7 +12,7 @@ from operator import index
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions that reading damaged JSON can raise."""
 
-_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the second one occurs when a library is loaded
+_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the second message occurs when a library is loaded
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
 _NETWORK = ("Connect", "Timeout", "gaierror", "OfflineMode")
 _NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
@@ -42,8 +42,8 @@ class OtherSourceError(PackerError):
     """The source has no such column or split, or has records of another kind.
 
     Args:
-        found: what was looked for, and what the source has.
-        remedy: the option that selects another one. `verify` has no such option, and replaces the remedy.
+        found: what packer looked for, and what the source has.
+        remedy: the option that selects another column or split. `verify` has no such option, and replaces the remedy.
     """
 
     def __init__(self, found: str, remedy: str) -> None:
@@ -163,8 +163,8 @@ def shortage_behind(error: BaseException) -> str | None:
 def hub_is_unreachable(error: BaseException) -> bool:
     """Whether an error or one of its causes means that the Hugging Face Hub did not answer.
 
-    Types of errors differ between versions of huggingface_hub and its HTTP library, but the words in their names do
-    not.
+    The types of these errors differ between versions of huggingface_hub and its HTTP library, but the words in their
+    names are the same.
     """
     return any(
         isinstance(cause, (ConnectionError, TimeoutError)) or any(word in type(cause).__name__ for word in _NETWORK)

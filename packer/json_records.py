@@ -2,7 +2,7 @@
 
 A record is checked against its declaration when it is read. The records of a manifest distinguish sources, and count
 documents, tokens, rows and shards. Totals count every document and token of the source by what happened to it. The
-identity of a source, by which changes are detected, contains neither absolute paths nor times.
+identity of a source serves to detect changes. It contains neither absolute paths nor times.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class JsonRecord:
     __slots__ = ()
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the fields by name, not converted to JSON."""
+        """Return the values of the fields by name, without converting them to JSON."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ Reason = Literal[
 - unlocated_spans: the assistant's answers cannot be located exactly in the rendered chat.
 - invalid_tokens: a token is null or out of range, or there are too many.
 - invalid_labels: labels or a mask are null, have another length than the tokens, or hold an invalid value.
-- invalid_value: a value of a kept column cannot be kept, or one of a limit is missing or not a whole number.
+- invalid_value: a value of a kept column cannot be kept, or a value for a limit is missing or not a whole number.
 """
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
@@ -284,7 +284,7 @@ def _sum(one: Any, other: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account(JsonRecord):
-    """Counts of a source's documents and tokens by what became of them.
+    """Counts of a source's documents and tokens by what happened to them.
 
     The accounts of the parts of a source add up to the account of the source.
     """
@@ -293,7 +293,7 @@ class Account(JsonRecord):
     """Number of documents of the source."""
 
     documents_split: Count
-    """Number of documents with two or more segments in the rows, after untrained segments are dropped."""
+    """Number of documents with two or more segments in rows; dropped untrained segments do not count."""
 
     documents_truncated: Count
     """Number of documents shortened by truncation."""
@@ -357,7 +357,7 @@ class PlanTotals(Account):
 
     rows: Positive
     lower_bound: Positive
-    """Number of rows that every packing of the same documents needs at least."""
+    """Minimum number of rows of any packing of the same documents."""
 
     efficiency: Ratio
     """Tokens in segments divided by the capacity of all rows, 0 to 1."""
@@ -376,7 +376,7 @@ class PlanTotals(Account):
         lower_bound: int,
         groups: GroupTotals | None = None,
     ) -> PlanTotals:
-        """Extend an account with facts about the rows, of `max_len` tokens each; the other arguments set fields."""
+        """Extend an account with facts about rows of `max_len` tokens. The other arguments set fields."""
         return PlanTotals(
             **account.values(),
             segments=segments,

@@ -44,10 +44,10 @@ _UNITS = {
 
 
 class Progress(Protocol):
-    """Callback for long work, from which the command line draws a bar."""
+    """Callback that long work reports its progress to. The command line draws a bar from it."""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` is finished. Called by one thread at a time, but not always the same thread.
+        """Report that `done` of `total` is finished. Called by one thread at a time, but not always by the same thread.
 
         Args:
             stage: word for the current work. Sources report "decode" while they parse Parquet, JSONL or compressed
@@ -99,7 +99,7 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
 
     A terminal shows a bar for each stage that takes more than a second, and messages about work whose progress cannot
     be measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. With
-    `silently`, another process shows the progress of both, and only messages about this process are printed.
+    `silently`, only messages about this process are printed, because another process shows the progress of both.
     """
     shown, handler = OF_RANK if silently else logging.getLogger("packer"), logging.StreamHandler()
     handler.setFormatter(_Lines("packer: %(message)s"))
@@ -150,9 +150,9 @@ def _has_bars() -> bool:
 def _drawn() -> Iterator[Progress]:
     """Draw a bar on a terminal or in a notebook; print lines elsewhere.
 
-    "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears
-    immediately, because algorithms report no progress while they run. Without reports, the clock of a bar is still
-    updated, and lines are repeated.
+    "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. The bar of
+    "solve" appears immediately, because algorithms report no progress while they run. Without reports, the clock of a
+    bar is still updated, and lines are repeated.
     """
     has_bars, kind, begun, last, bar = _has_bars(), "", 0.0, 0.0, None
     lock, ended, step = threading.Lock(), threading.Event(), ("", 0, 0)
@@ -216,7 +216,7 @@ def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
     unit, _ = _UNITS.get(stage.split()[0], ("B", "bytes"))
     width = (
         None if _in_notebook() else shutil.get_terminal_size().columns
-    )  # 80 if the terminal reports 0, with which tqdm would draw nothing
+    )  # 80 if the terminal reports 0, because tqdm would draw nothing
     return tqdm(
         initial=done, total=total, desc=stage, unit=unit, unit_scale=unit != "alg", file=sys.stderr, ncols=width
     )

@@ -1,4 +1,4 @@
-"""Signals, and errors of other tasks, which end running work.
+"""End running work on signals, and on errors of other tasks.
 
 SIGINT and SIGTERM end the command at any time, with one line and exit code 130 or 143. A second signal ends the process
 even if its main thread is stuck in a library, because the system resets the handler (SA_RESETHAND) when it delivers the
@@ -36,7 +36,7 @@ class Interruption:
 INTERRUPTION = Interruption()
 
 
-class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
+class Stopped(Exception):  # noqa: N818 (no error of the task)
     """Raised in a task by `raise_if_interrupted` if its result is no longer needed."""
 
 
@@ -66,7 +66,7 @@ def raise_if_interrupted() -> None:
 
 
 def end_at_once(number: int, _: FrameType | None) -> None:
-    """Handle a signal before work begins or after it ends: print a line, and exit with the code that shells use."""
+    """Handle a signal before work begins or after it ends: print a line, and exit with the usual code."""
     os.write(2, f"packer: {WORDS[signal.Signals(number)]}\n".encode())
     os._exit(128 + number)
 

@@ -89,7 +89,7 @@ def find_boundaries(
 
     Segments come from `cu_seq_lens`, `[segments + 1]` over all rows, with `max_length` tokens in the longest. Without
     `cu_seq_lens`, a segment starts wherever `position_ids`, `[rows, row_tokens]` or `[1, row_tokens]`, do not increase
-    by one. It must then start at the first position of a document, because a part of a document is refused.
+    by one. Each segment must then start at the first position of a document: parts of documents are refused.
     """
     source = cu_seq_lens if cu_seq_lens is not None else position_ids
     if source is None:
@@ -122,10 +122,10 @@ _kept: MutableMapping[torch.Tensor, tuple[int, dict[object, Any]]] = WeakIdKeyDi
 
 
 def kept(tensor: torch.Tensor, key: object, make: Callable[[], Made]) -> Made:
-    """Return `make()`, computed once for all layers of a forward pass and its recomputation in the backward pass.
+    """Return `make()`, computed once for all layers of a forward pass, and for its recomputation in the backward pass.
 
-    Compiled code shares results by itself. Tensors in inference mode have no version, so changes would go unnoticed;
-    their results are not kept.
+    Compiled code shares results without this. Results of tensors in inference mode are not kept: such tensors have no
+    version, so changes would go unnoticed.
     """
     if torch.compiler.is_compiling() or tensor.is_inference():
         return make()
@@ -321,8 +321,8 @@ def dense_mask(tree: torch.Tensor, window: int | None = None) -> torch.Tensor:
     """Return the attention mask of a batch of trees, for models with sdpa attention.
 
     Args:
-        tree: int32 `[2, tokens]`, as in batches of format "tree": for each token, the place from which on tokens do not
-            attend to it, and its position in its document.
+        tree: int32 `[2, tokens]`, as in batches of format "tree": for each token, the first later place whose token
+            does not attend to it, and its position in its document.
         window: number of tokens that a token attends to, including itself; None for all visible tokens.
 
     Returns:
@@ -378,8 +378,8 @@ def _blocks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two bool tensors `[blocks, blocks]`, by query and key: whether any pair, and every pair, is visible.
 
-    `end`, `[tokens]`, is the position before which a token is visible. In a block with padding, not every pair is
-    visible.
+    Tokens before position `end[k]` see token k; `end` has the shape `[tokens]`. In a block with padding, not every pair
+    is visible.
     """
     tokens = len(position)
     blocks = -(-tokens // BLOCK)
@@ -399,7 +399,7 @@ def _blocks(
 
 
 def _listed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return int32 `[1, 1, blocks]`: number of True blocks; and `[1, 1, blocks, blocks]`: blocks, True ones first."""
+    """Return number of True blocks, int32 `[1, 1, blocks]`, and all blocks, True first, `[1, 1, blocks, blocks]`."""
     indices = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[None, None], indices.int()[None, None].contiguous()
 

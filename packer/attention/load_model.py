@@ -1,9 +1,9 @@
 """Small models with random weights, created from a config (folder, file or Hub id), for probes that take seconds.
 
 Whether documents leak depends on a model's code and config, not on its weights, which are never read. Models are made
-smaller (repeated layers, width, experts, vocabulary), and windows, chunks and other thresholds are shortened, so that
-they affect short documents. If a threshold cannot be reduced, the verdict covers only shorter documents. The same
-applies to an unknown field whose name looks like a threshold.
+smaller (repeated layers, width, experts, vocabulary). Windows, chunks and other thresholds are shortened, so that they
+affect short documents. If a threshold cannot be reduced, the verdict covers only documents below it. The same applies
+to an unknown field whose name looks like a threshold.
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ POSITIONS = ("max_position_embeddings", "original_max_position_embeddings")
 """Fields that are thresholds only for some types of RoPE."""
 
 HARMLESS = {
-    # longest sequence with positions: beyond it, the model raises an error or nothing changes
+    # longest sequence with positions: for longer ones, the model raises an error or nothing changes
     *("context_length", "max_position_embeddings", "max_seq_len", "model_max_length", "n_ctx", "n_positions"),
     *("original_max_position_embeddings", "prompt_length", "tpu_short_seq_length"),
-    # numbers of blocks, chunks and buckets: if their size matters, it has its own field
+    # numbers of blocks, chunks and buckets: if their sizes matter, there are separate fields for these
     *("block_per_row", "block_repeats", "block_sizes", "index_local_blocks", "initial_prior_diagonal_n_blocks"),
     *("initial_prior_first_n_blocks", "local_num_chunks_after", "local_num_chunks_before", "lsh_num_chunks_after"),
     *("lsh_num_chunks_before", "max_relative_positions", "num_buckets", "num_landmarks", "num_random_blocks"),
     *("position_bias_num_buckets", "relative_attention_num_buckets", "segment_means_seq_len", "segment_types"),
-    # sizes of parts in which the same result is computed
+    # sizes of parts that a result is computed in; they do not change it
     *("chunk_size", "chunk_size_feed_forward", "chunk_size_lm_head", "mamba_chunk_size", "max_inference_chunksize"),
-    # memory of earlier batches, unused in training
+    # lengths of the memory of earlier batches, which training does not use
     *("clamp_len", "mem_len", "reuse_len"),
     # layers, experts, widths and tokens
     *("block_ffn_dim_multiplier", "block_multiple_of", "centroid_intermediate_top_k", "chroma_length"),
@@ -257,8 +257,8 @@ def _create(create: Factory, config: PretrainedConfig) -> PreTrainedModel:
 def _kept_layers(name: str, config: PretrainedConfig, create: Factory) -> list[int]:
     """Return the numbers of the layers to keep: the first ones until every kind occurs, and at least two.
 
-    If the last layers share the keys and values of earlier ones, both parts are treated separately. Example: for layers
-    of the kinds a, a, b, a, b, of which the last two share, 0, 1, 2 and 3, 4.
+    If the last layers share keys and values of earlier layers, the layers to keep are chosen separately among both.
+    Example: layers of the kinds a, a, b, a, b, where the last two share -> 0, 1, 2 and 3, 4.
     """
     depth = getattr(config.get_text_config(), "num_hidden_layers", None)
     if not isinstance(depth, int):
@@ -343,7 +343,7 @@ def _reduce_heads(config: PretrainedConfig) -> None:
 
 
 def is_unknown_threshold(name: str) -> bool:
-    """Return whether a field's name looks like a threshold, and is not known, either as a threshold or as harmless."""
+    """Return whether a field's name looks like a threshold, but is known neither as a threshold nor as harmless."""
     return bool(_LIKE_THRESHOLDS.search(name)) and name not in THRESHOLDS and name not in HARMLESS
 
 

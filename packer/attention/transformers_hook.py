@@ -42,7 +42,7 @@ REFUSED = {
     "indices": "attends to selected tokens, which the varlen kernel does not support",
     "sinks": "has attention sinks, which the varlen kernel does not support",
 }
-"""Arguments of an attention layer that change its result and are not supported; with the error message of each."""
+"""Unsupported arguments of an attention layer that would change its result -> the error message of each."""
 
 MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Function of transformers: (row, head, query, key) indices -> whether the query sees the key."""
@@ -57,7 +57,7 @@ _IN_USE = "_packer_in_use"
 """Attribute of the modules of a model that `use` has switched. It holds their shared `_InUse`."""
 
 OTHER_ATTENTION = "choose another attn_implementation that `packer check` finds safe"
-"""Remedy for a layer that needs an argument in `REFUSED`, or information that its arguments do not contain."""
+"""Remedy for a layer that needs an argument in `REFUSED`, or information that it does not pass."""
 
 APART = "pack without --pairs and --share-prefixes"
 """Remedy for a model that cannot train on trees, at least not with this attention."""
@@ -156,7 +156,7 @@ def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: d
         kwargs = kwargs | inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
     if in_use.rows_are_documents or not (kwargs.get("cu_seq_lens_q") is None and kwargs.get("position_ids") is None):
         return
-    if model.config.get_text_config()._attn_implementation == IMPLEMENTATION:  # not switched in the meantime
+    if model.config.get_text_config()._attn_implementation == IMPLEMENTATION:  # false if the model was switched back
         raise PackerError(
             "the batch has neither cu_seq_lens_q nor position_ids, so documents in a row would attend to each other: "
             "make batches with packer.collate (in TRL, by packer.trainers.trl); or, if every row is one document, call "
@@ -313,7 +313,7 @@ def attention_mask(
     device: torch.device | str = "cpu",
     **_: object,
 ) -> None:
-    """Return no mask; the signature is that of transformers' AttentionMaskInterface.
+    """Return no mask; with the signature of transformers' AttentionMaskInterface.
 
     Raises:
         PackerError: the mask would differ from the segment boundaries: some tokens are masked, or only some tokens
@@ -358,7 +358,7 @@ def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None,
 
 
 def _check_sequences(module: torch.nn.Module, query: torch.Tensor) -> None:
-    """Raise PackerError if processes divide the tokens of the batch. They may divide heads, as local tensors."""
+    """Raise PackerError if processes divide the tokens of the batch. They may divide heads if the tensors are local."""
     found, placements = "", getattr(query, "placements", None)
     if _is_replaced():
         found = "runs under torch's context_parallel, as of accelerate (cp_size)"
@@ -440,7 +440,7 @@ def document_frequencies(model: PreTrainedModel) -> Iterator[None]:
 
 
 def rope_limit(config: PretrainedConfig) -> int | None:
-    """Return the length in tokens above which a document changes the RoPE frequencies of others; None if none does."""
+    """Return the length in tokens above which a document changes the RoPE frequencies of others; None without one."""
     limits = []
     for rope in rope_parameters(config):
         if "dynamic" in rope["rope_type"]:

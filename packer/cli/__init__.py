@@ -66,7 +66,7 @@ def _one_line_usage_errors(ctx: click.Context) -> Iterator[None]:
 
 
 LIBRARIES = ("numpy", "pyarrow", "numba", "highspy", "datasets", "tokenizers", "transformers", "gigatoken", "torch")
-"""Distributions whose versions may affect rows and tokens, or explain a problem."""
+"""Python packages whose versions may affect rows and tokens, or explain a problem."""
 
 
 def _versions(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType  # generic at run time since click 8.4 only
 
-ARGUMENTS = "packer.arguments"  # key in `Context.meta` of the words after `packer` on the command line
+ARGUMENTS = "packer.arguments"  # key of the words after `packer` on the command line, in `Context.meta`
 GROUPED_FROM = 12  # minimum number of options that are listed under headings
 NAME_WIDTH = 24  # width of the column of names, the same under all headings
 _USUAL = (
@@ -47,7 +47,7 @@ def command(
     """Turn a function into a command. Its parameters are all declared options whose `commands` name it.
 
     changes: fields of `Option` that differ in this command, by option name. resumes: whether repeating an interrupted
-    command resumes it; the message about the interruption then says so.
+    command resumes it, as the message about the interruption then says.
     """
 
     def made_of(function: Callable[..., None]) -> PackerCommand:
@@ -77,7 +77,7 @@ class PackerCommand(click.Command):
     resumes = False
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
-        """See `click.Command`. Errors are printed in one line here as well, because some options read a file."""
+        """See `click.Command`. Prints errors in one line as well, because some options read a file."""
         with one_line_errors(debug="--debug" in args, as_json="--json" in args):
             return super().make_context(info_name, args, *rest, **settings)
 

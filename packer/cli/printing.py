@@ -91,12 +91,12 @@ def _code_and_message(error: BaseException, again: str) -> tuple[int, str | None
     """
     if isinstance(error, PackerError):
         return 2 if isinstance(error, OptionError) else 1, str(error)
-    if isinstance(error, (StoreError, PermissionError)):  # raised before the command has begun its work
+    if isinstance(error, (StoreError, PermissionError)):  # the command has not begun its work
         what = f"{error.filename}: {error.strerror}" if error.filename else error
         return 1, f"{what}: repeat the same command when that is fixed"
     if isinstance(error, KeyboardInterrupt):
         number = error.number if isinstance(error, Interrupted) else signal.SIGINT
-        return 128 + number, signals.WORDS[signal.Signals(number)] + again  # the exit code that shells use
+        return 128 + number, signals.WORDS[signal.Signals(number)] + again  # the usual exit code
     short = shortage_behind(error)
     return 1, None if short is None else short + again
 

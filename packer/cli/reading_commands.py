@@ -57,7 +57,7 @@ def verify(
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
         found = verifying.verify(packed, source, tokenizer=tokenizer, workers=workers, engine=engine, progress=progress)
-        faults = [*found]  # a list, because a result without faults is true
+        faults = [*found]  # converted, because the result is true if it has no faults
         manifest = None if faults else read_manifest(packed)
     other, side = None, ""
     if manifest is not None and manifest.options.holdout is not None:
@@ -143,7 +143,7 @@ def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> Iterator
 
 
 def _trees(verdicts: Sequence[Verdict]) -> str:
-    """Describe which implementations are safe for trees, or why none is."""
+    """Name the implementations that are safe for trees, or say why none is."""
     safe = [verdict.implementation for verdict in verdicts if verdict.trees == "safe"]
     if "packer_varlen" in safe:
         return "safe with packer.attention.use(model)"

@@ -47,8 +47,8 @@ def write_output(
 ) -> None:
     """Call `write` with a `Job` made of `values`, and print its result.
 
-    complete: the message, after the output's name, if the output was already complete. summary: function that returns
-    the printed lines from a new output's result and a text with its duration. more: function that writes additional
+    complete: message, after the output's name, if the output was already complete. summary: function that returns the
+    lines to print, given the result of a new output and its duration as text. more: function that writes additional
     files about the output, and returns further lines.
     """
     from packer.algorithms.jit import compile_seconds
@@ -320,7 +320,7 @@ def _text_identity(text: TextIdentity) -> str:
     from packer.sources.meanings import HISTORY, OF_CHATS
 
     first, *others = text.columns
-    # At most two columns are in every source. Others, such as a prompt's, are read where they exist.
+    # Only the first two columns are in every file. Others, such as a prompt's, are read where they exist.
     columns = "+".join([first, *(column for column in others if column not in (*OF_CHATS, HISTORY))][:2])
     as_chats = ", rendered as chats" if text.as_chats else ""
     return f"training on {text.train_on} of {columns}{as_chats} (tokenizer {text.tokenizer[:8]})"
@@ -376,7 +376,7 @@ def _facts(manifest: Manifest) -> Iterator[Fact]:
 
 
 def _text_facts(counted: Totals | TokenizeReport) -> Iterator[Fact]:
-    """Yield what tokenizing counted. Records that cannot be used are left out if they would have been an error."""
+    """Yield what tokenizing counted. Leaves out unusable records, which are errors unless they are skipped."""
     if counted.documents_rejected is not None:
         rejected = counted.documents_rejected
         reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in rejected.items())

@@ -81,7 +81,7 @@ def checkpoint_of(content: bytes | mmap.mmap) -> Checkpoint | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """Checkpoints by name, in the store of an unfinished dataset, or in memory for a plan that writes no files.
+    """Checkpoints by name: in the store of an unfinished dataset, or in memory for a plan that writes no files.
 
     In a store, the checkpoint "STAGE-NUMBER" is the file STAGE/NUMBER.
     """
@@ -131,8 +131,8 @@ class Checkpoints:
     def save(self, name: str, checkpoint: Checkpoint, *, lasting: bool = False) -> None:
         """Store a checkpoint, completely or not at all.
 
-        Use `lasting` for a checkpoint that cannot be reproduced exactly: it is synced, and a checkpoint that another
-        process has stored meanwhile is kept. Other checkpoints are made again if a crash of the system damages them.
+        Use `lasting` for a checkpoint that cannot be reproduced exactly: the checkpoint is synced, unless another
+        process has stored it in the meantime. Other checkpoints are made again if a crash of the system damages them.
         """
         if self.store is None:
             self._held[name] = checkpoint

@@ -5,13 +5,13 @@ process may run any task, even a second time, and writes the same file. Therefor
 through a stage, and a later process can finish what an interrupted one left undone.
 
 `packer.signals.raise_if_interrupted` is called before each task, and regularly in tasks that run in threads of this
-process. It ends them if a signal is to end the command, or if another task failed. Tasks call `CURRENT_TASK.report`
-while they run, so that progress is visible before they are done.
+process. This call ends tasks if a signal is to end the command, or if another task failed. Tasks call
+`CURRENT_TASK.report` while they run, so that progress is visible before they are done.
 
 If packer is called as a library, Ctrl-C raises KeyboardInterrupt anywhere in the Python code of the main thread.
-`Future.result`, `concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`. There, such an
-exception can release a lock that a worker holds, and the worker fails with a traceback. The functions of this module
-wait in `queue.SimpleQueue` instead. It is written in C, so no exception can interrupt it halfway.
+`Future.result`, `concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`. There,
+KeyboardInterrupt can release a lock that a worker holds, and the worker fails with a traceback. The functions of this
+module wait in `queue.SimpleQueue` instead. It is written in C, so no exception can interrupt it halfway.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Engine:
     """Maximum number of tasks that run at once in this process."""
 
     is_shared: ClassVar[bool] = False
-    """Whether other processes work on the same output. Files that they finished are then not checked again."""
+    """Whether other processes work on the same output. Files that they have finished are then not checked again."""
 
     is_local: ClassVar[bool] = True
     """Whether tasks run in threads of this process; otherwise they are pickled."""

@@ -26,7 +26,7 @@ from packer.errors import PackerError
 from packer.signals import CURRENT_TASK, raise_if_interrupted
 
 _SERVE = "import sys; from packer.engines.processes import serve; serve(int(sys.argv[1]))"
-_POLL = 0.05  # seconds between checks of a waiting thread for a reason to stop
+_POLL = 0.05  # seconds after which a waiting thread checks for a reason to stop
 _REPORTED_EVERY = 1.0  # seconds between reports of a task
 
 
@@ -87,7 +87,7 @@ class TaskProcess:
         with theirs:
             fd = theirs.fileno()
             words = [sys.executable, "-c", _SERVE, str(fd)]
-            # In a session of its own, so that only `end` ends it, and not Ctrl-C in the terminal.
+            # In a separate session, so that Ctrl-C in the terminal does not end the process.
             self._process = subprocess.Popen(
                 words, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, start_new_session=True
             )

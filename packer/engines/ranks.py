@@ -1,8 +1,8 @@
 """Ranks 0 to N - 1: processes, on one machine or many, that pack into the same folder.
 
-Every rank runs the same program with the same stages. It runs the tasks whose number modulo N is its own number. Then
-it waits for the tasks of the other ranks by looking for the files that they write. If a rank has no heartbeat, the
-other ranks divide its tasks.
+Every rank runs the same program with the same stages. Rank r runs the tasks whose number modulo N is r. Then it waits
+for the tasks of the other ranks by looking for the files that they write. If a rank shows no heartbeat, the other ranks
+divide its tasks.
 
 OUT/.packer/ranks/3     heartbeat of rank 3: who wrote it, and a number that grows
 
@@ -48,7 +48,7 @@ FIRST_WAIT = 0.02
 """Seconds between the first two checks for the work of other ranks."""
 
 _VARIABLES = (
-    ("RANK", "WORLD_SIZE"),  # torchrun; first, because srun may have started it
+    ("RANK", "WORLD_SIZE"),  # torchrun; tried first, because srun may have started torchrun
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
 )
@@ -220,7 +220,7 @@ def _has_left(heartbeat: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks(Engine):
-    """An engine for one of several ranks. The rank must show its heartbeat until the output is complete."""
+    """An engine for one of several ranks. The rank must write heartbeats until the output is complete."""
 
     rank: int
     ranks: int
@@ -230,7 +230,7 @@ class Ranks(Engine):
     is_shared: ClassVar[bool] = True
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
-        """Yield this rank's own tasks; then, while it waits for the others, tasks of ranks that have died.
+        """Yield this rank's own tasks; then, while it waits for other ranks, tasks of ranks that have died.
 
         Raises `FinishedElsewhere` if another rank has completed the output, and a SourceError if another rank has found
         a fault in the source.

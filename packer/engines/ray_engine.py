@@ -26,7 +26,7 @@ _AHEAD = 2
 """Number of tasks per core of the cluster in flight."""
 
 _LOOK = 0.5
-"""Seconds between checks for a signal that is to end the command."""
+"""Seconds between checks for a signal to end the command."""
 
 _HEAD_PATIENCE, _NODE_PATIENCE = 30.0, 5.0
 """Seconds without an answer after which the cluster's head, and the node of this process, are considered lost.
@@ -55,7 +55,7 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
         try:
             _probe(address)
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
-        except Exception as error:  # Ray raises many types; the first line of each says what is wrong
+        except Exception as error:  # Ray raises many types; the first line of each describes the fault
             if address is None:
                 raise PackerError(f"Ray does not start here ({first_line(error)}): `ray start` says more") from error
             raise PackerError(f"--engine ray:{address}: no cluster is reached ({first_line(error)})") from error

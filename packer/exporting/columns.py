@@ -22,11 +22,11 @@ Columns: TypeAlias = Mapping[str, Sequence[NDArray[Any]]]
 """One array per row, by column name."""
 
 Ends = Literal["each", "aligned"]
-"""Documents that must end in EOS and contain no other EOS: "each"; or "aligned": each, unless the user names EOS."""
+"""Documents that must end in EOS and contain no other EOS. "each": all. "aligned": all, unless the user names EOS."""
 
 
 class Eos(NamedTuple):
-    """The token that pads rows of a target, and which documents must end in it."""
+    """The token that pads rows of a target, and the documents that must end in it."""
 
     id: int
     ends: Ends

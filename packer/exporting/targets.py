@@ -162,7 +162,7 @@ class Target:
     """Function that makes the contents of other files, by name, given the dataset and the names of its files."""
 
     warning: str = ""
-    """What to set in the trainer so that documents of a row do not see each other; "" if nothing is needed."""
+    """Setting of the trainer that keeps documents of a row apart; "" if none is needed."""
 
     pads_with_eos: Ends | None = None
     """Documents that must end in EOS, if padding must be EOS. For "aligned", only padding within rows must be EOS."""

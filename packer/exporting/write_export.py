@@ -153,7 +153,7 @@ def _load_with_tokens(packed: str | Path) -> PackedDataset:
     """Open a packed dataset, which must be on a disk and contain tokens."""
     if is_remote(packed):
         raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
-    read_manifest(any_path(expanded(packed)), intact=True)  # before its sizes are compared
+    read_manifest(any_path(expanded(packed)), intact=True)  # first, because sizes are compared with it
     dataset = load(packed)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
@@ -196,7 +196,7 @@ def _eos(dataset: PackedDataset, to: str, eos_id: int | None) -> Eos | None:
 def _complete_export(
     out: Path, to: str, compression: str, eos_id: int | None, packed: Mapping[str, Any]
 ) -> Export | None:
-    """Return the record of a complete export with intact files. Returns None if there is no readable record.
+    """Check that the files of an export are intact, and return its record. Returns None if there is no readable record.
 
     Raises a PackerError if it is a different export from the requested one.
     """

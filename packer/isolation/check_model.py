@@ -1,4 +1,4 @@
-"""Check of a model's attention implementations: each is probed as a training step, in rows of short documents.
+"""Check the attention implementations of a model: probe a training step with each, in rows of short documents.
 
 The installed versions are tested, because a list of safe models would soon be out of date.
 """
@@ -33,19 +33,19 @@ EXACT = ("eager", "sdpa", IMPLEMENTATION)
 """Implementations that run in float32 on every device."""
 
 MASKED = ("eager", "sdpa", "flex_attention")
-"""Implementations that attend by the mask that they are given."""
+"""Implementations whose attention follows a given mask."""
 
 MASK_REMEDY = (
     "train it without packing, with the arguments that its documentation names (such as token_type_ids) and an "
     "attn_implementation that uses them"
 )
-"""Remedy for a model whose attention sees later tokens, or not, depending on the implementation."""
+"""Remedy for a model that sees later tokens with some implementations only."""
 
 ROWS = ((11, 17, 4), (12, 20))
 """Lengths in tokens of the documents in each row."""
 
 TREE_ROWS = ((32, 8),)
-"""Tokens of a tree, whose paths have up to 20, and of an ordinary document in a row."""
+"""Number of tokens of a tree (at most 20 in a path), and of an ordinary document in the same row."""
 
 LONGEST = max(length for row in ROWS for length in row)
 """Tokens in the longest document."""
@@ -54,11 +54,11 @@ FEWEST = 12
 """Fewest tokens that are not special: two for each document or node."""
 
 TOLERANCE = 1e-5
-"""Largest difference that does not count, as in `packer.probe`. Rounding in float32 causes 1e-6, and a model in float64
-may compute norms in float32."""
+"""Largest difference that does not count, as in `packer.probe`. Rounding in float32 causes differences of 1e-6, and a
+model in float64 may compute norms in float32."""
 
 ROUNDED = 0.02
-"""Least tolerance in half precision. It is twice the difference of single documents from float32 if that is more."""
+"""Minimum tolerance in half precision; twice the rounding error of single documents is used if it is more."""
 
 Answer = Literal["safe", "leaks", "differs", "refuses", "unclear"]
 TreeAnswer = Literal["safe", "differs", "refuses"]
@@ -75,18 +75,19 @@ class Verdict:
     """One of five words.
 
     - "safe": packed documents have the same losses and gradients as single ones.
-    - "leaks": changing a document changed others, or in a causal model, changing a token changed earlier ones.
-    - "differs": it did not, but packed documents have others than single ones.
+    - "leaks": changing a document changed other documents or, in a causal model, changing a token changed earlier
+      tokens.
+    - "differs": nothing leaked, but packed documents have other losses or gradients than single ones.
     - "refuses": the model raised an error.
-    - "unclear": a leak would not show, or eager and sdpa differ on single documents.
+    - "unclear": a leak would not be visible, or eager and sdpa differ on single documents.
     """
 
     moved: float | None = None
-    """Largest change of a loss of another document, as a share of the largest loss. None, like the next two, if the
-    answer is "refuses"."""
+    """Largest change of a loss of another document, as a share of the largest loss. None if the answer is "refuses", as
+    for `loss` and `gradients`."""
 
     loss: float | None = None
-    """Largest difference between a loss in the batch and alone, as a share of the largest loss."""
+    """Largest difference between a loss in the batch and of the document alone, as a share of the largest loss."""
 
     gradients: float | None = None
     """Relative difference of the gradients of all parameters together, estimated from random projections."""
@@ -100,17 +101,17 @@ class Verdict:
     trees: TreeAnswer = "refuses"
     """One of "safe", "differs" and "refuses".
 
-    This is for a batch of format "tree", in which documents share tokens. Models in half precision are compared in
-    float32. Implementations other than packer's get a mask, which is `block_mask` for flex_attention and `dense_mask`
-    for eager and sdpa. FlashAttention takes none.
+    The answer for a batch of format "tree", in which documents share tokens. Models in half precision are compared in
+    float32. Implementations other than packer's get a mask: `block_mask` for flex_attention, `dense_mask` for eager and
+    sdpa. FlashAttention accepts no mask.
     """
 
     trees_reason: str = ""
     """Why trees are not safe, in one line; empty if they are."""
 
     thresholds: Mapping[str, int] = field(default_factory=dict)
-    """Config fields, such as a sliding window, that exceed the probed lengths. The verdict holds for batches of up to
-    so many tokens; if empty, for any."""
+    """Config fields, such as a sliding window, that exceed the probed lengths. The verdict holds for batches with fewer
+    tokens than the smallest threshold; if there are none, for any batch."""
 
     @property
     def safe(self) -> bool:
@@ -121,7 +122,7 @@ class Verdict:
 def installed_implementations() -> list[str]:
     """Return the names of the attention implementations that can run on this machine.
 
-    Kernels from the Hub, which would be downloaded, are not among them.
+    Kernels that would be downloaded from the Hub are left out.
     """
     flash = [
         f"flash_attention_{version}"
@@ -136,13 +137,13 @@ def check(
 ) -> list[Verdict]:
     """Test for each attention implementation whether documents in a packed batch affect each other.
 
-    The model is probed as `packer.probe` does it with a training step: in a batch of `packer.collate`, one document is
-    changed after the other, and the losses of the others must stay the same, without a gradient in its tokens. Losses
-    and gradients are also compared with those of each document alone. In a causal language model, no token may change
-    earlier ones, and eager and sdpa must agree on single documents. A model in half precision is probed in float32 as
-    well: what is not safe in float32 is not safe. A copy of the model is probed, so the model itself stays as it is.
-    Documents have up to 20 tokens: `Verdict.thresholds` lists config fields, such as a sliding window, above which the
-    model may behave differently.
+    The model is probed as a training step, like in `packer.probe`. In a batch of `packer.collate`, one document at a
+    time is changed. The losses of the other documents must stay the same, and must have no gradient in its tokens.
+    Losses and gradients are also compared with those of each document alone. In a causal language model, no token may
+    change earlier ones, and eager and sdpa must agree on single documents. A model in half precision is also probed in
+    float32, because an implementation that is not safe there is not safe. A copy of the model is probed, so the model
+    itself stays as it is. Documents have up to 20 tokens: `Verdict.thresholds` lists config fields, such as a sliding
+    window, above which the model may behave differently.
 
     Args:
         model: model to probe, on its device and in its dtype; a few layers suffice.
@@ -186,7 +187,7 @@ def check(
 
 
 def _in_both(rounded: Sequence[Verdict], exact: Sequence[Verdict]) -> list[Verdict]:
-    """Return verdicts in half precision; those of float32 where they are safe or unclear, if it does not refuse."""
+    """Return verdicts: in float32 if half precision is safe or unclear and float32 is not refused, else in half."""
     by_name = {verdict.implementation: verdict for verdict in exact if verdict.answer != "refuses"}
     found = []
     for verdict in rounded:
@@ -198,7 +199,7 @@ def _in_both(rounded: Sequence[Verdict], exact: Sequence[Verdict]) -> list[Verdi
 
 
 class _Check:
-    """A model, and what its implementations are compared with: documents alone, by one that needs no boundaries."""
+    """A model, and the results of single documents that its implementations are compared with."""
 
     def __init__(self, model: PreTrainedModel, position_offset: int = 0, *, exact: _Check | None = None) -> None:
         """Run the documents alone; `exact` is the check of the same model in float32.
@@ -284,7 +285,7 @@ class _Check:
         return reason, MASK_REMEDY
 
     def _doubt_about_leaks(self) -> tuple[str, str] | None:
-        """Return (reason, remedy) if the documents are as alone even without boundaries."""
+        """Return (reason, remedy) if documents in a row have the results of single ones even without boundaries."""
         found = self._probe.compare(_step_of(self._model, without_boundaries=True), self._alone)
         if found.largest > 2 * self._probe.tolerance:
             return None
@@ -314,7 +315,7 @@ def _step_of(
     """Return a training step of a model: losses of the next tokens of a batch that is prepared for the model."""
 
     def step(batch: Mapping[str, Any]) -> torch.Tensor:
-        torch.manual_seed(0)  # so that randomness in training mode is the same in all runs
+        torch.manual_seed(0)  # makes randomness in training mode the same in all runs
         batch = {name: each.to(model.device) if torch.is_tensor(each) else each for name, each in batch.items()}
         labels = batch.pop("labels")
         if without_boundaries:
@@ -346,7 +347,7 @@ def _largest_difference(found: Sequence[StepResult], expected: Sequence[StepResu
 
 
 def _judge_trees(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Add verdicts for trees, from a model that is not in half precision."""
+    """Add verdicts for trees, made with a model that is not in half precision."""
     step_probe = _probe_of(model, batch_format("tree"), TREE_ROWS, has_tree=True)
     alone = _run_alone(model, step_probe)
     judged = []
@@ -387,7 +388,7 @@ def _masked(model: PreTrainedModel, name: str, batch: Mapping[str, Any]) -> dict
     for kind in getattr(config, "layer_types", None) or [plain]:
         width = window if kind == "sliding_attention" else None
         masks[kind] = block_mask(tree, width) if name == "flex_attention" else dense_mask(tree, width)
-        if name == "eager":  # adds its mask to the scores
+        if name == "eager":  # eager attention adds its mask to the scores
             unseen = torch.finfo(model.dtype).min
             masks[kind] = torch.zeros_like(masks[kind], dtype=model.dtype).masked_fill(~masks[kind], unseen)
     mask = masks if len(masks) > 1 else next(iter(masks.values()))
@@ -411,7 +412,7 @@ def _implementation(model: PreTrainedModel) -> str:
 
 
 def _ordinary_tokens(model: PreTrainedModel) -> NDArray[np.int64]:
-    """Return the tokens of a model that are neither special nor 0, which may be a type of tokens.
+    """Return the token ids of a model that are neither special nor 0, which is also the id of a token type.
 
     Raises PackerError if there are too few.
     """
@@ -450,7 +451,7 @@ def _refusal(model: PreTrainedModel, name: str, error: Exception) -> str:
     if name == "sdpa" and not getattr(model, "_supports_sdpa", True):
         return f"{type(model).__name__} has no sdpa attention"
     reason = f"{type(error).__name__}: {one_line(error)}"
-    if name == IMPLEMENTATION and "NoneType" in reason:  # the only argument of a model that use() takes away
+    if name == IMPLEMENTATION and "NoneType" in reason:  # the mask is the only argument that `use` removes
         return f"{type(model).__name__} computes with the attention mask, which {name} does not make ({reason})"
     return reason
 

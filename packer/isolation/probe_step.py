@@ -1,4 +1,4 @@
-"""A probe of any training step: compare every document of a batch with itself alone, and beside other documents.
+"""A probe of any training step: compare every document of a batch with itself alone, and next to other documents.
 
 The rows have documents of many lengths, and the first may be a tree. `packer check` probes the attention
 implementations of a model in the same way.
@@ -24,17 +24,17 @@ Step: TypeAlias = Callable[[Any], Any]
 """Function from a batch to the losses of its tokens, as `probe` takes it."""
 
 SMALLEST = 32
-"""Smallest max_len and vocabulary: every document has tokens, and at least two token ids of its own."""
+"""Minimum max_len and vocabulary, so that every document has tokens, and two token ids that no other has."""
 
 SHARES = ((8, 4, 2, 2), (1, 10, 5), (16,))
 """Lengths of the documents in each row, as shares of the row."""
 
 TREE_SHARES = (2, 2, 1, 1, 2)
 TREE_PARENTS = (-1, 0, 0, 2, 2)
-"""Lengths, in eighths, and parents of the nodes of a tree, which takes the place of the first document."""
+"""(length in eighths of the tree, parent) of each node of the tree that replaces the first document."""
 
 DIRECTIONS = 16
-"""Random directions on which gradients are projected: the norm of a difference is estimated to about a sixth."""
+"""Random directions on which gradients are projected: this estimates the norm of a difference to about a sixth."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class StepLeaks:
     """Result of `probe`. Differences of losses are shares of the largest loss."""
 
     moved: Mapping[int, tuple[int, ...]]
-    """Other documents whose losses moved, by the document that was changed; numbered through all rows of all ranks."""
+    """For each changed document, the other documents whose losses changed; numbered across all rows of all ranks."""
 
     largest: float
     """Largest change of a loss of another document."""
@@ -54,13 +54,13 @@ class StepLeaks:
     """Largest difference between a loss in the batch and alone."""
 
     gradients: float | None
-    """Norm of the difference between gradients of the batch and of the documents alone, relative to the norm alone, as
-    estimated from random projections. None if the losses have no gradients."""
+    """Difference between the gradients of the batch and of the documents alone: the norm of the difference divided by
+    the norm of the latter, estimated from random projections. None if the losses have no gradients."""
 
     reaching: tuple[int, ...] | None
-    """Documents whose embedded tokens have a gradient in the losses of others. It must be exactly 0, so it shows leaks
-    that are too small for the losses, such as those of a state that decays fast, in bfloat16. None if no embedding is
-    seen, as under `torch.compile` or without gradients."""
+    """Documents whose embeddings have a gradient from the losses of other documents. As it must be exactly 0, the
+    gradient shows leaks that are too small for the losses, such as leaks in bfloat16 through a state that decays fast.
+    None if no embedding is called visibly, as under `torch.compile`, or without gradients."""
 
     tolerance: float
     """Largest difference that does not count."""
@@ -70,7 +70,7 @@ class StepLeaks:
 
     @property
     def is_safe(self) -> bool:
-        """Whether the batch trained as its documents alone."""
+        """Whether the batch had the same results as its documents alone."""
         return not (any(self.moved.values()) or self.reaching or self.differs or (self.gradients or 0) > self.tolerance)
 
     def __str__(self) -> str:
@@ -114,14 +114,14 @@ def probe(
     rank: int = 0,
     world_size: int = 1,
 ) -> StepLeaks:
-    """Test whether documents train in packed batches as alone, in a training step of any trainer and kernel.
+    """Test whether a training step, of any trainer and kernel, treats packed documents like single ones.
 
     The step runs inside your own job, with its attention, parallelism and precision. It is called with a batch of three
-    rows; then with each document alone, and padding after it, which must give the same losses and gradients; and with
-    the batch in which one document is changed at a time, which must not change the losses of others. Every document is
-    changed in its last token, in all tokens, and to one token that repeats. The losses of the others must have no
-    gradient in its tokens. In format "tree", a document is a tree, of which each node counts as a document.
-    `packer.check` and `packer check` test Hugging Face models without a step.
+    rows. Then it is called with each document alone, followed by padding: losses and gradients must be the same.
+    Finally, it is called with the batch after changing one document at a time: in its last token, in all tokens, and to
+    one repeated token. This must not change the losses of other documents, and these losses must have no gradient in
+    the document's tokens. In format "tree", one document is a tree, whose nodes count as documents. `packer.check` and
+    `packer check` test Hugging Face models without a step.
 
         def step(batch):                                     # no dropout, no update of the weights
             logits = model(batch["input_ids"], batch["position_ids"])
@@ -129,22 +129,22 @@ def probe(
 
         print(packer.probe(step, max_len=4096))
 
-    In a job of several processes, call it in all of them; torch.distributed gathers the losses. All get the same batch,
-    as in context and tensor parallelism, and a step that computes a part of the tokens returns the losses of that part.
-    Where ranks get different batches, pass the `rank` and `world_size` that `BatchSampler` gets.
+    In a job of several processes, call it in all of them; torch.distributed gathers the losses. By default, all
+    processes get the same batch, as in context and tensor parallelism. A step that computes only a part of the tokens
+    returns the losses of that part. If ranks get different batches, pass the `rank` and `world_size` of `BatchSampler`.
 
     Args:
         step: function that takes a batch as `collate(format=format)` returns it, and returns an array or a tensor of
             any shape: the losses of all tokens that have a label, and 0 for others. Gradients are compared if present.
         format: batch format of the trainer.
-        max_len: tokens in a row, at least 32. Documents are of many lengths up to a whole row, so pass the length that
-            you train with: longer ones may leak.
+        max_len: tokens in a row, at least 32. Documents have many lengths up to a whole row. Pass the length that you
+            train with, because longer documents may leak.
         vocabulary: largest token id plus one, at least 32.
         tolerance: smallest difference that counts; rounding in bfloat16 needs about 1e-2.
-        mtp: number of extra heads that the batch has `mtp_labels` for, as in `collate`.
+        mtp: number of multi-token prediction heads, for which the batch gets `mtp_labels`, as in `collate`.
         tensors: "torch", or "numpy" for arrays.
-        rank: number of the batch that this process gets, from 0.
-        world_size: number of batches in the job. Documents are changed one at a time, so a few suffice.
+        rank: number of this process's batch, from 0.
+        world_size: number of batches in the job. Each document is changed separately, so a few batches suffice.
 
     Raises:
         PackerError: max_len or vocabulary is too small, ranks do not fit, the step fails in another process, returns
@@ -175,17 +175,17 @@ class ProbedDocument(NamedTuple):
     """A document of the probed rows, or a node of their tree."""
 
     places: NDArray[np.int64]
-    """Places of its tokens in the rows laid end to end."""
+    """Places of its tokens in the concatenated rows."""
 
     parent: int
-    """Number of the node that it continues; -1 for none."""
+    """Number of the node that this node continues; -1 for none."""
 
 
 class StepResult(NamedTuple):
     """What a step returned in all processes."""
 
     losses: NDArray[np.float64]
-    """Losses of one process after the other."""
+    """Losses of all processes, one process after the other."""
 
     processes: NDArray[np.int64]
     """Number of the process that returned each loss."""
@@ -199,7 +199,7 @@ class StepResult(NamedTuple):
         return float(np.abs(self.losses).max()) or 1.0
 
     def changes(self, other: StepResult) -> NDArray[np.float64]:
-        """Return the differences from other losses as shares of the largest loss; 1 if there is another number."""
+        """Return the differences from other losses as shares of the largest loss; 1 if the numbers of losses differ."""
         return np.abs(other.losses - self.losses) / self.scale if len(other.losses) == len(self.losses) else np.array(1)
 
 
@@ -226,17 +226,17 @@ class DocumentComparison(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepProbe:
-    """Documents in rows, and the batches that a step gets of them, in all processes at the same time."""
+    """Documents in rows, and the batches that are made of them for the steps of all processes."""
 
     make: BatchFormat
     max_len: int
     documents: Sequence[ProbedDocument]
 
     letters: NDArray[np.int64]
-    """Token ids of each document, which no other has, `[documents, letters]`."""
+    """Token ids that only this document has, for each document: `[documents, letters]`."""
 
     drawn: NDArray[np.int64]
-    """For each token of this process's batch, the number of one of its document's letters."""
+    """For each token of this process's batch, the index of one of its document's letters."""
 
     batches: Sequence[int]
     """Numbers of the batches that the processes get; batches with different numbers have different tokens."""
@@ -287,7 +287,7 @@ class StepProbe:
     ) -> StepResult:
         """Run a step on the rows, in which `trained` documents have labels, or on one document `alone`.
 
-        With `weights` for the losses of this process, run a backward pass, too; `probed` are then token ids.
+        With `weights` for the losses of this process, also run a backward pass; `probed` are then token ids.
         """
         owners = np.repeat(np.arange(len(self.documents)), [len(each.places) for each in self.documents])
         tokens = self.letters[owners, self.drawn if drawn is None else drawn]
@@ -316,8 +316,8 @@ class StepProbe:
     def compare(self, step: Step, alone: Sequence[StepResult]) -> DocumentComparison:
         """Run a step on the rows, and compare its losses and gradients with those of the documents alone.
 
-        Losses are compared in order of size, because a process may have other tokens of a document alone. A loss that
-        one side lacks is 0 there.
+        Losses are sorted before they are compared, because a process may get other tokens of a document when it is
+        alone. If one side has fewer losses, the missing losses count as 0.
         """
         together = self.run(step, weights=1.0)
         if together.changes(self.run(step)).max() > self.tolerance:
@@ -338,7 +338,7 @@ class StepProbe:
         return DocumentComparison(together, documents, differences, gradients)
 
     def find_leaks(self, step: Step, alone: Sequence[StepResult] | None = None) -> StepLeaks:
-        """Compare the documents of the rows with those alone, and change one document after the other.
+        """Compare the documents of the rows with the documents alone, and change one document after the other.
 
         `alone` are results for each document alone, by default those of the same step.
         """
@@ -381,7 +381,8 @@ class StepProbe:
     def _owners(self, step: Step, together: StepResult) -> NDArray[np.int64]:
         """Return the documents of `DocumentComparison`.
 
-        A loss is 0 if its document has no labels. Training half of the documents at a time tells a bit of the number.
+        A loss is 0 if its document has no labels. Giving labels to half of the documents reveals one bit of each
+        document's number.
         """
         count, batches = len(self.documents), np.array(self.batches)[together.processes]
         codes = np.zeros(len(batches), np.int64)
@@ -408,7 +409,7 @@ class StepProbe:
         return [batch * count + each for each in range(count) if top in self._path_to(each)]
 
     def _rows(self, tokens: NDArray[np.int64], trained: Sequence[int], alone: int | None) -> list[dict[str, Any]]:
-        """Return rows as `PackedDataset` has them, given their tokens, end to end.
+        """Return rows like those of `PackedDataset`, given their concatenated tokens.
 
         With `alone`, there is a row of one document and padding; for a node of a tree, untrained nodes above it come
         first.
@@ -455,7 +456,7 @@ class StepProbe:
 
 
 def gradients_apart(found: Sequence[StepResult], expected: Sequence[StepResult]) -> float:
-    """Return the norm of the difference of two sums of gradients, relative to the norm of the second."""
+    """Return the norm of the difference of two sums of gradients, divided by the norm of the second."""
     first, second = (
         sum((each.gradients for each in results if each.gradients is not None), np.zeros(DIRECTIONS))
         for results in (found, expected)
@@ -494,7 +495,7 @@ def _backward(
 ) -> NDArray[np.float64] | None:
     """Return the projected gradients of a weighted sum of losses, or the largest gradients of tokens in `probed`.
 
-    The latter is None if no embedding is seen. `parameter.grad` stays as it is.
+    The latter are None if no embedding is called visibly. `parameter.grad` stays as it is.
     """
     import torch
 
@@ -528,7 +529,7 @@ def _note_gradient(ids: Any, probed: NDArray[np.int64], reached: list[float], gr
 
 
 def _projected(gradient: Any) -> NDArray[np.float64]:
-    """Return products of a gradient with random vectors of 1 and -1, the same for all gradients of one size."""
+    """Return products of a gradient with random vectors of 1 and -1. Gradients of equal size get the same vectors."""
     import torch
 
     signs, generator = torch.empty_like(gradient), torch.Generator(gradient.device).manual_seed(gradient.numel())
@@ -558,7 +559,7 @@ def _gathered(make: Callable[[], Any]) -> list[Any]:
     own, failure = None, None
     try:
         own = make()
-    except Exception as error:  # the others wait for this process
+    except Exception as error:  # other processes wait for this one
         failure = error
     found: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(found, (own, failure and repr(failure)))

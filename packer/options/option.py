@@ -1,4 +1,4 @@
-"""How options are declared, checked and converted.
+"""Options: how they are declared, checked and converted.
 
 A field of a dataclass, such as `PackOptions`, declares an option:
 
@@ -78,7 +78,7 @@ class Option:
     """Names on the command line, the long one last; by default --max-len, or --no-eos if the default is True."""
 
     off: str | None = None
-    """Sentence for `--no-NAME`, which switches off an option whose default is True."""
+    """Help of `--no-NAME`, which switches off an option whose default is True."""
 
     default_words: str | None = None
     """Description of the default, if the value is not clear by itself."""
@@ -248,7 +248,7 @@ def as_lengths(lengths: int | str | Sequence[int | str] | None) -> tuple[int, ..
             raise OptionError(f"{lengths} are {len(lengths.split(','))} lengths: write {whole} for one")
     try:
         found = () if words is None else (words,) if isinstance(words, int) else words
-        if words == []:  # not (), the default of the command
+        if words == []:  # an empty list, unlike (), the default of the command
             raise ValueError
         return tuple(sorted({int(as_length(word)) for word in found}))
     except ValueError:

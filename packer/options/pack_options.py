@@ -44,7 +44,7 @@ from packer.stores.paths import tokenizer_name
 
 INT32 = 2**31 - 1
 LONGEST_ROW = 2**24  # 16 million tokens, so that histograms, which have an entry per length, stay small
-PACK = ("pack",)  # commands of options that need tokens, or that do not change the number of rows
+PACK = ("pack",)  # commands with options that need tokens, or that do not change the number of rows
 OF_TEXT = ("pack", "stats", "tokenize")
 
 Conflict: TypeAlias = tuple[Sequence[str], str]
@@ -232,12 +232,12 @@ class ReadOptions(JsonRecord):
 
     @property
     def numbers_records(self) -> bool:
-        """Whether a record can become any number of documents, so that segments store the id of their record."""
+        """Whether a record can become several documents, so that segments store the id of their record."""
         return self.train_on == "each-answer" or self.share_prefixes
 
     @property
     def hashes_records(self) -> bool:
-        """Whether documents carry the hash of their record. The hash decides whether all of them are held out."""
+        """Whether documents have the hash of their record, which decides whether the whole record is held out."""
         return self.numbers_records and self.holdout is not None
 
     # ---- needs of later stages; `PackOptions` overrides these properties ----

@@ -1,7 +1,7 @@
 """Claims of outputs, in a local folder or in object storage, to begin or resume them.
 
-A process, or several ranks together, hold the lock OUT/.packer/lock while they work, so that no other process does.
-Object storage has no locks; there, the request of the process that begins first decides.
+A process, or several ranks together, hold the lock OUT/.packer/lock while they work, so no other process can. Object
+storage has no locks; there, the request of the process that begins first decides.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def claim(
 ) -> contextlib.AbstractContextManager[Output]:
     """Return a context manager that claims an output, new or unfinished, and moves it into place at the end.
 
-    If the block raises, the unfinished output is kept, and an equal request resumes it. The output is removed if there
-    is no request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced,
-    and an unfinished output that is damaged or has another request is discarded. With `shared`, which excludes
-    `overwrite`, other processes may claim the output for the same request. Outputs in object storage are always shared
-    and never replaced; there, a process without a heartbeat for `ranks.PATIENCE` seconds is considered dead.
+    If the block raises, the unfinished output is kept, and an equal request resumes it. The output is removed if it has
+    no request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced, and
+    an unfinished output that is damaged or has another request is discarded. With `shared`, which excludes `overwrite`,
+    other processes may claim the output for the same request. Outputs in object storage are always shared and never
+    replaced; there, a process without a heartbeat for `ranks.PATIENCE` seconds is considered dead.
 
     Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; if
     its work folder has symbolic links; or if it is complete and `run.overwrite` is false.
@@ -88,13 +88,13 @@ def _claim_folder(
                 output.check_claim()
         except BaseException as error:
             is_ours, is_of_source = lock.is_at(output.work / LOCK), isinstance(error, SourceError)
-            if shared and kind.is_complete(out):  # another process completed it, and may have left this one's files
+            if shared and kind.is_complete(out):  # another process completed it, but may have left files of this one
                 output.leave()
             elif is_ours and (request is None or is_of_source) and lock.change(shared=False):
                 output.clear()
                 output.leave()
             if not is_ours and isinstance(error, (OSError, PackerError)) and not is_of_source:
-                output.check_claim()  # its error explains why a file is missing
+                output.check_claim()  # raises an error that explains why a file is missing
             raise
         if not in_place and output.is_complete():
             replace_folder.swap(out, building, kind, sync=run.sync)
@@ -129,7 +129,7 @@ def _is_begun(out: AnyPath) -> bool:
     """Whether a folder contains only an unfinished output, because users' files must not be removed.
 
     An unfinished output has a request. If its removal was interrupted, it has no request, but its lock has content. If
-    it was only just begun, it contains only the work folder.
+    it has just begun, it contains only the work folder.
     """
     work = out / WORK
     if all(path.name == WORK for path in out.iterdir()):
@@ -162,7 +162,7 @@ def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bo
 
 
 def _claimed_by(lock: FileLock, output: Output) -> Output:
-    """Return an output whose files are put in place only while its folder has this lock."""
+    """Return an output that puts files in place only while its folder has this lock."""
     assert isinstance(output.store, Folder)
     assert isinstance(output.out, Path)
     claim = Claim(out=output.out, lock=output.work / LOCK, content=lock.read())
@@ -263,7 +263,7 @@ def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared:
 
 
 def _make_folder(work: Path) -> None:
-    """Create a work folder, unless it exists. Raises a PackerError where no folder can be created, as below /proc."""
+    """Create a work folder, unless it exists. Raises a PackerError if no folder can be created, as below /proc."""
     for is_last in (False, True):  # another process may remove a folder above it meanwhile
         try:
             work.mkdir(parents=True, exist_ok=True)

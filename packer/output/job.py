@@ -40,7 +40,7 @@ class Written(Generic[Record]):
     """Whether a matching output already existed."""
 
     checked: str = ""
-    """What was checked if a matching output already existed, for a message."""
+    """Description of what was checked, if a matching output already existed."""
 
     finished_elsewhere: bool = False
     """Whether another process wrote the record."""
@@ -123,8 +123,8 @@ def claimed(
 def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     """Name an output after the source, its configuration and its split, if any: rows.jsonl.gz -> rows-packed-4096.
 
-    The output is next to the source. Its name depends only on the path, so that a repeated command finds its output,
-    whatever other files exist. rows.jsonl and rows.parquet therefore have the same output name, and one of them needs
+    The output is next to the source. Its name depends only on the path, so a repeated command finds its output, even if
+    other files have appeared. rows.jsonl and rows.parquet therefore have the same output name, and one of them needs
     --output. Raises a PackerError for several paths or a dataset in memory, which have no name.
     """
     if isinstance(source, PathList):

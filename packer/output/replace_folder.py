@@ -3,8 +3,8 @@
 .OUT.packer-new     (or -tokenizing, -export) the replacement while it is built; right after the swap, the old output
 .OUT.packer-old     the old output while it is removed
 
-Only files that the record of the old output lists are deleted. First all other files move to the new output, then the
-record is deleted, then the rest. So `restore` can complete a replacement that was interrupted at any point.
+Only files that the record of the old output lists are deleted. First, all other files move to the new output. Then the
+record is deleted, and then the rest. `restore` can therefore complete a replacement that was interrupted at any point.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def restore(out: Path, kind: OutputKind) -> None:
         _retire(old, out, kind)
     if kind.is_complete(out):
         if kind.is_complete(building) and not (building / WORK).is_dir():
-            building.rename(old)  # interrupted right after the swap
+            building.rename(old)  # the replacement was interrupted right after the swap
             _retire(old, out, kind)
         if (out / WORK).is_dir() and kind.listed_in(out) is not None:
             shutil.rmtree(out / WORK, ignore_errors=True)
@@ -85,7 +85,7 @@ def prepare_beside(building: Path, out: Path, kind: OutputKind) -> None:
     if building.is_symlink():
         building.unlink()
     elif (building / WORK).is_dir():
-        (building / kind.record).unlink(missing_ok=True)  # unfinished again: its files are checked before reuse
+        (building / kind.record).unlink(missing_ok=True)  # unfinished again, so its files are checked before reuse
     elif building.is_dir():
         _retire(building, out, kind)
 
@@ -136,7 +136,7 @@ def _retire(old: Path, out: Path, kind: OutputKind, *, sync: bool = False) -> No
     own = kind.own_files(old)
     others = [path for path in old.iterdir() if path.name not in own]
     if others and not out.is_dir():
-        return  # keep them until there is a folder to move them to
+        return  # keeps the files until there is a folder to move them to
     # Files that keep their names go first.
     for path in sorted(others, key=lambda path: (os.path.lexists(out / path.name), path.name)):
         target = next(out / name for name in _names_for(path.name) if not os.path.lexists(out / name))

@@ -1,6 +1,6 @@
 """Unfinished outputs, and the requests that begin and resume them.
 
-An output is built so that it appears complete or not at all. Its request holds everything that determines it.
+An output appears complete or not at all. Its request holds everything that determines it.
 
 OUT                       a packed dataset is built here, unless a complete output exists
 .OUT.packer-new           its replacement is built here and swapped in at the end
@@ -17,8 +17,8 @@ checkpoint, decoded source or shard that does not match its hash is made again.
 
 Processes claim an output by its lock, in object storage by its request (`claim.py`). If an output is removed and begun
 again while one of its processes is slow, that process puts nothing in place, because the lock then has another content
-(`stores.store.Claim`). ID is a hash of the request, so files that a process of another request still writes are in
-another folder and never read.
+(`stores.store.Claim`). ID is a hash of the request. If a process still writes files for another request, they are in
+another folder and are never read.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Output:
     """Kind of the output."""
 
     is_shared: bool = False
-    """Whether other processes may write to the output; files without an owner are then kept."""
+    """Whether other processes may write to the output; files of unknown processes are then kept."""
 
     request: bytes | None = None
     """Content of the request; None for an output that cannot be resumed."""
@@ -324,7 +324,7 @@ class Output:
             self.store.delete(name)
 
     def forget_plan(self) -> None:
-        """Remove shards and checkpoints. The identity of the source goes last, because it decides what is resumed."""
+        """Remove shards and checkpoints, and then the identity of the source, because it decides what is resumed."""
         self.remove_shards()
         self.store.delete_all(self.checkpoints.folder, keep=["source"])
         self.store.delete(f"{self.checkpoints.folder}/source")
@@ -346,7 +346,7 @@ class Output:
         self.store.delete(request)
 
     def leave(self) -> None:
-        """Remove the work folder, and the folder itself if it is empty."""
+        """Remove the work folder, and the folder that contains it if that is then empty."""
         shutil.rmtree(self.work, ignore_errors=True)
         with contextlib.suppress(OSError):  # users may have files in it
             self.building.rmdir()

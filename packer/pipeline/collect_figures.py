@@ -65,7 +65,7 @@ from packer.text.text_source import open_source
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Documents with their lengths and the values that decide which may share a row."""
+    """Documents with their lengths, and with the values that decide which documents may share a row."""
 
     documents: Documents
     values: DocumentValues
@@ -135,7 +135,7 @@ def dataset_figures(
     lengths, counts = measured.lengths, measured.documents.source.counts
     reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths, starts=measured.starts)
     segments = reader.all_segments()
-    histogram = segments.histogram  # by extent, which equals the number of tokens unless segments are aligned
+    histogram = segments.histogram  # by extent, which is the number of tokens if segments are not aligned
     if options.align > 1:
         histogram = np.bincount(segments.tokens[segments.numbers()], minlength=options.max_len + 1)
     figures = Figures(
@@ -159,8 +159,8 @@ def dataset_figures(
 def rows_before(measured: Measured) -> dict[str, Any] | None:
     """Describe the rows of a source that was packed before. Returns None if each row is one whole document.
 
-    The row length is taken to be the longest row or, with padding, the mean padded length, whichever is larger.
-    Documents that begin a row, or end one of that length, may have been cut there.
+    The assumed row length is the length of the longest row or, if larger, the mean length with padding. Documents at
+    the beginning of a row, and at the end of a row of that length, may have been cut.
     """
     documents, source = measured.documents, measured.documents.source
     if not source.packed_by:
@@ -449,7 +449,7 @@ def waiting_of(rows: RowProfile, job: TrainingJob) -> Waiting:
 
 
 def keys_of_matrices(model: str) -> int:
-    """Return the number of keys at which attention costs as much as the matrices: N / 2Ld (see `report.row_figures`).
+    """Return the keys per token at which attention costs as much as the matrices: N / 2Ld (see `report.row_figures`).
 
     For a number of weights, the value of Llama 2 7B is scaled by the width of the model, which grows with the cube root
     of its weights. For a config, N counts the weights that a token passes in attention, feed-forward layers and output.

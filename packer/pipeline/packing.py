@@ -79,7 +79,7 @@ def pack(
         return _pack_to(out, opened, watch, options, job)
     held = partial(_pack_to, holdout_of(out), opened, watch, replace(options, is_holdout=True), job)
     others = partial(_pack_to, out, opened, watch, options, job)
-    # Write the rows to train on last. If they are complete, check them first: they may belong to another pack.
+    # Write the training dataset last. If it is complete, check it first: it may belong to another pack.
     written = others() if is_packed(out) else None
     is_complete = held().found_complete
     written = written or others()
@@ -144,7 +144,7 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
         return Written(record=manifest, output=out, found_complete=True, checked=checked)
     refuse_replacing(out)
     with contextlib.suppress(OlderVersionError):
-        read_manifest(out)  # only a dataset with a valid manifest is replaced, or an older one
+        read_manifest(out)  # only a dataset with a valid manifest, or of an older format, is replaced
     return None
 
 
@@ -160,7 +160,7 @@ def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
 
 def _checked_documents(mapped: Source, options: PackOptions, progress: Progress) -> Documents:
     """Check every document of a mapped source, and warn of data that would silently ruin a training run."""
-    _refuse_dropped_masks(mapped, options)  # whether JSON lines have labels is known only now
+    _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
     documents = read_documents(mapped, progress)
     refuse_all_rejected(documents)
     say_packed_before(documents)
@@ -203,7 +203,7 @@ def _finish(
 
 
 def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: bool) -> None:
-    """Save the identity of the source. If an interrupted run had another, raise a PackerError or discard its plan."""
+    """Save the identity of the source. If an interrupted run read another, raise a PackerError or discard its plan."""
     saved = claimed.checkpoints.load("source")
     if saved is not None and saved.facts != identity.to_dict():
         if not overwrite:
@@ -243,7 +243,7 @@ def _check_complete(out: AnyPath, manifest: Manifest, opened: Source, request: R
 
 def is_written(out: AnyPath, request: Request) -> bool:
     """Whether the requested dataset is complete. Times of source files are ignored."""
-    with contextlib.suppress(OSError, PackerError):  # an earlier error is the one to report
+    with contextlib.suppress(OSError, PackerError):  # if this fails, an earlier error is reported
         return is_packed(out) and _request_in(read_manifest(out)) == request.without_times
     return False
 

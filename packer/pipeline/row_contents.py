@@ -37,7 +37,7 @@ _WIDEST = 40  # maximum width of a kept value in the table, in characters
 _COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # colors of consecutive segments
 
 Segment = dict[str, Any]
-"""A segment of a row as `--json` prints it. Padding at the end of a row is a segment with document -1 and no tokens.
+"""A segment of a row, as `--json` prints it. Padding at the end of a row is a segment with document -1 and no tokens.
 
 `extent` is the number of tokens that it takes in the row, including padding by `--align`. Tokens and labels are arrays.
 """
@@ -57,16 +57,16 @@ class RowContents:
     """Function that converts token ids to text; None to show ids."""
 
     group_by: str | None = None
-    """Kept column by which documents were grouped, if any."""
+    """Name of the kept column that documents were grouped by; None without groups."""
 
     full: bool = False
     """Whether to show all tokens, instead of a table with the first tokens of each segment."""
 
     of_document: bool = False
-    """Whether these are the segments of a document; then each row is named."""
+    """Whether these are the segments of one document. The output then names each row."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return the output of `packer show --json` as JSON values; with the text of segments if `decode` is set."""
+        """Return the output of `packer show --json` as JSON values, with the text of segments if `decode` is set."""
         rows = []
         for number, segments in self.rows.items():
             texts = [{} if self.decode is None else {"text": self.decode(each["input_ids"])} for each in segments]

@@ -29,7 +29,7 @@ from packer.token_memory import fetched_spans, lengths_of
 
 _READ_TOGETHER = 250  # number of documents read together
 _LOOKED_AT = 1000  # maximum number of documents examined
-_FEWEST = 20  # at most this many documents that look padded cause no warning
+_FEWEST = 20  # minimum number of documents for a warning, minus one
 _REPEATED = 3  # minimum number of equal tokens at an end of a document that looks padded
 _MOST = 0.5  # share of documents that look padded above which the source counts as padded
 
@@ -53,7 +53,7 @@ def warn_of_padding(documents: Documents) -> None:
 
 
 def say_packed_before(documents: Documents) -> None:
-    """Log how many documents the rows of an already packed source hold, unless each row is one whole document."""
+    """Log the number of documents in the rows of an already packed source, unless each row is one whole document."""
     source, rows = documents.source, documents.source.counts[ROWS]
     count = documents.identity.documents - len(source.rejections.documents)
     if rows and (count > rows or source.counts[STRIPPED]):
@@ -128,7 +128,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def warn_of_rejected(rejections: Rejections) -> None:
-    """Log a warning if records cannot be used; for commands that do not list them."""
+    """Log a warning if records cannot be used. For commands that do not list such records."""
     if count := len(rejections.documents):
         reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in rejections.counts.items())
         log.warning(
@@ -213,7 +213,7 @@ def refuse_all_rejected(documents: Documents) -> None:
 
 
 def refuse_untrained(rejections: Rejections, tokens: int) -> None:
-    """Raise the SourceError for rows without trained tokens. It mentions rejected records, if there are any."""
+    """Raise a SourceError because no row has a trained token. The error mentions rejected records, if there are any."""
     what = f"none of the {tokens:,} packed tokens is trained"
     if len(rejections.documents):
         raise SourceError(f"{what}, and of the records, {_described(rejections)}; or choose --untrained keep-all")

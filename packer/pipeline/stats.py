@@ -29,7 +29,7 @@ from packer.stores.paths import PathList, expanded
 USUAL_LENGTH = 4096
 """Default number of tokens in a row."""
 
-_GENERATOR = b'<meta name="generator" content="packer">'  # stands near the beginning of every report
+_GENERATOR = b'<meta name="generator" content="packer">'  # near the beginning of every report
 _READ_OF_PAGE = 1024  # number of bytes searched for it
 
 
@@ -37,7 +37,7 @@ _READ_OF_PAGE = 1024  # number of bytes searched for it
 class ReportFile:
     """Report to write, if `path` is set. The path is checked before the work begins.
 
-    Only existing reports of packer are replaced: never a dataset named after `--report` by mistake, nor a user's page.
+    Only reports of packer are replaced, never a user's page, or a dataset that was named after `--report` by mistake.
     """
 
     path: Path | None = None

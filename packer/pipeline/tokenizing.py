@@ -60,7 +60,7 @@ class TokenizeReport(JsonRecord):
     """Names of kept columns, under the key "keep"; and "on_error" unless it has the default value."""
 
     source: SourceIdentity
-    """Identity of the tokens as a source, including its files and how its text was tokenized."""
+    """Identity of the source of the tokens, including its files and how its text was tokenized."""
 
     documents_straddling: Count
     """Number of documents with a token that straddles a boundary of trained text."""
@@ -100,7 +100,7 @@ def tokenize(
 ) -> Written[TokenizeReport]:
     """Tokenize a text dataset. After an interruption, the same call resumes.
 
-    Packing the result gives the same rows as packing the text. Only this process works, whatever engine the job names.
+    Packing the result gives the same rows as packing the text. The job's engine is ignored: only this process works.
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")

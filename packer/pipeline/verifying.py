@@ -1,8 +1,8 @@
-"""Check a packed dataset, alone or against its source: its rows are made again, and its totals recomputed.
+"""Check a packed dataset, alone or against its source. With the source, rows are made again and totals recomputed.
 
 The segments of the rows serve as the plan. Sums of hashes show whether these are the segments that the options cut from
-the source; they need little memory, and no order. A segment that is missing, repeated or cut elsewhere changes the sum
-of its documents.
+the source. Sums need little memory, and do not depend on the order of segments. A segment that is missing, repeated or
+cut elsewhere changes the sum of its documents.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _faults(
     try:
         workers = job.workers or available_workers()
         yield from compare_opened(folder, manifest, opened, workers=workers, progress=job.progress)
-    except SourceError as error:  # remove its remedy, which is meant for packing
+    except SourceError as error:  # drop the remedy, which is meant for packing
         raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
@@ -190,9 +190,9 @@ def _text_fault(recorded: SourceIdentity, opened: Source) -> str | None:
 def identity_faults(recorded: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
     """Yield a sentence for each difference between a source and the identity in the manifest.
 
-    How text was tokenized is compared elsewhere (`_text_fault`). Names and sizes of files may differ: the same
-    documents in other files, or compressed, are the same source. If all file names match, each file must also have the
-    same number of documents and tokens.
+    `_text_fault` compares how text was tokenized. Names and sizes of files may differ: the same documents in other
+    files, or compressed, are the same source. If all file names match, each file must also have the same number of
+    documents and tokens.
     """
     one, other = ({**identity.to_dict(), "text": None} for identity in (recorded, found))
     files = [each.pop("files") for each in (one, other)]
@@ -218,19 +218,19 @@ BUCKETS = 1 << 16
 class SegmentSums:
     """Sums of hashes of segments, one for each of up to BUCKETS ranges of the documents first to last - 1.
 
-    Equal sums mean equal segments: with a random key, different segments have the same sum with a probability of
-    2**-64.
+    Equal sums mean equal segments: hashes have a random key, so different segments have the same sum with a probability
+    of 2**-64.
     """
 
     first: int
     last: int
     end: int
-    """Number that stands for all documents from it on; the source does not have them."""
+    """Number of documents in the source; this number also stands for all higher ones."""
 
     key: np.uint64
     keeps_whole: bool
-    """Whether cuts count. If not, the hash of a segment is the hash of its end minus the hash of its start, so the sum
-    of a document's segments depends only on where the first one starts and the last one ends."""
+    """Whether positions of cuts must be equal. If not, the hash of a segment is the hash of its end minus the hash of
+    its start, so the sum of a document's segments depends only on where the first one starts and the last one ends."""
 
     @property
     def width(self) -> int:
@@ -325,7 +325,7 @@ class SourceComparison:
         yield from differences(self.manifest.totals, account.to_dict() | counted, "the source")
 
     def _expected(self, sums: SegmentSums, workers: int) -> Iterator[SegmentChunk]:
-        """Cut the documents of the source by the options. The values of a chunk are the sums of its segments."""
+        """Cut the documents of the source by the options. `values` of a chunk are the sums of its segments."""
         last = min(sums.last, sums.end)
         return each_chunk(
             self.reader, lambda each: sums.of(located_segments(each, each.numbers())), workers, sums.first, last
@@ -429,7 +429,7 @@ def _difference(expected: pa.Array, found: pa.Array) -> int | None:
     Types may differ: another file may store the same values in other types.
     """
     kind = join(expected.type, found.type)
-    with suppress(pa.ArrowInvalid):  # if a value does not fit the joint type, compare one by one
+    with suppress(pa.ArrowInvalid):  # if a value does not fit the joint type, compares one by one
         if kind is not None:
             expected, found = cast(expected, kind), cast(found, kind)
             if expected.equals(found):

@@ -84,7 +84,7 @@ class ShardMaker(RowMaker):
     plan: Plan
 
     ranks: int | None = None
-    """Number of consecutive rows that should have similar work, for sequential readers; None keeps the plan's order."""
+    """Number of consecutive rows that get similar work, for ranks that read in order; None keeps the plan's order."""
 
     def batches_of(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of a shard in order, each with its counts."""

@@ -2,7 +2,7 @@
 
 - With a histogram algorithm, each partition of the source packs its own documents (`partition_plan`).
 - With an order algorithm, rows follow the order of the source (`order_plan`).
-- With groups of documents, or limits besides tokens, partitions cannot plan on their own, so the whole plan is held
+- With groups of documents, or limits besides tokens, partitions cannot be planned separately, so the whole plan is held
   in memory (`whole_plan`).
 """
 
@@ -68,8 +68,8 @@ def plan_lengths(
 ) -> Plan:
     """Plan the rows that `pack` makes with the same options, from document lengths alone; nothing is written.
 
-    `values` are needed if the options name columns for groups or limits; `starts` has the starts of exchanges, if
-    known. Errors are the same as in `plan_documents`.
+    If the options name columns for groups or limits, pass `values`. If starts of exchanges are known, pass `starts`.
+    Errors are the same as in `plan_documents`.
     """
     prepare_for(documents=len(lengths))
     planning = Planning(

@@ -1,7 +1,7 @@
 """Plan the rows of an order algorithm: one pass marks where rows begin in the source.
 
 The pass arranges all documents, chunk by chunk, and saves where each shard begins. To make a shard, its documents are
-arranged again from there. Memory therefore does not grow with the documents, and shards are made independently.
+arranged again from its mark. Memory therefore does not grow with the documents, and shards are made independently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARKS = ("rows", "documents", "skipped")  # names of the checkpoint's arrays
 
 
 def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
-    """Arrange the next documents. The first of them may go into `open_row`."""
+    """Arrange the next documents. The first ones may go into `open_row`."""
     arrange = get_algorithm(options.algorithm).arrange
     assert arrange is not None
     return arrange(lengths, options.max_len, options.max_segments, open_row)
@@ -41,8 +41,8 @@ def row_places(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find where the given rows begin: (documents, skipped), each int64, shape (rows,).
 
-    `skipped` is the part of the document that lies in earlier rows: a number of segments if the algorithm keeps
-    segments whole, otherwise a number of tokens. Example: lengths [3, 9] with max_len 4:
+    A row begins in a document, after the part of it that is in earlier rows. `skipped` counts the segments of this part
+    if the algorithm keeps segments whole, otherwise its tokens. Example: lengths [3, 9] with max_len 4:
 
         next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
         wrapped   3 1 | 4 | 4      rows begin at (0, 0), (1, 1), (1, 5)
@@ -51,7 +51,7 @@ def row_places(
     if not keeps_whole:
         return found, arranged.row_offsets[rows].astype(np.int64)
     heads = segments.heads
-    # Segment i is the tail of document i - h, or a head of that document, if h heads precede it.
+    # If h heads precede segment i, it is the tail or a head of document i - h.
     earlier = np.searchsorted(heads + np.arange(len(heads)), found)
     numbers = found - earlier
     skipped: NDArray[np.int64] = earlier - np.searchsorted(heads, numbers)
@@ -60,7 +60,7 @@ def row_places(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderPlan:
-    """Marks of where rows begin, in ascending order. The last mark is the end of the source. Can be pickled."""
+    """Marks where rows begin, in ascending order. The last mark is the end of the source. Can be pickled."""
 
     reader: SegmentReader
     totals: PlanTotals
@@ -69,9 +69,8 @@ class OrderPlan:
     """First row of each shard, plus the number of rows; shape (shards + 1,)."""
 
     marks: NDArray[np.int64]
-    """Shape (3, marks). For each mark: number of the row that begins there; document with which the row begins; and the
-    part of that document in earlier rows, see `row_places`. The last mark has the total numbers of rows and
-    documents."""
+    """Shape (3, marks). For each mark: number of a row, document in which the row begins, and tokens or segments of
+    that document in earlier rows (see `row_places`). The last mark has the total numbers of rows and documents."""
 
     def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard, stretch by stretch. Every shard begins at a mark."""
@@ -82,7 +81,7 @@ class OrderPlan:
         """Make the rows from a mark to the next one."""
         options = self.reader.options
         (first_row, document, skipped), (last_row, end, is_shared) = self.marks[:, mark : mark + 2].T.tolist()
-        if is_shared:  # a part of the document at the next mark belongs to these rows
+        if is_shared:  # the first tokens of the document at the next mark belong to these rows
             end += 1
         segments = self.reader.segments(np.array([[document, end]]))
         if options.keeps_whole:

@@ -1,4 +1,4 @@
-"""Plan the rows of a histogram algorithm: blocks of documents are dealt to partitions, and each is packed on its own.
+"""Plan the rows of a histogram algorithm: blocks of documents are dealt to partitions, which are packed separately.
 
     source ──blocks──▶ partitions ──rows drawn, the rest solved──▶ shards
 
@@ -36,19 +36,19 @@ from packer.plan.segments import SegmentReader, Segments, each_chunk, require_se
 from packer.shards.located_rows import LocatedRows
 
 PARTITION_TOKENS = 64_000_000
-"""Approximate number of tokens in a partition, which decides how well rows are mixed. Smaller shards are parts of a
-partition; a larger shard is a partition of its own."""
+"""Approximate number of tokens in a partition; rows are mixed only within a partition. Smaller shards are parts of a
+partition; a larger shard is a separate partition."""
 
 MOST_SEGMENTS = 1 << 20
-"""Approximate maximum number of segments in a partition; a worker holds about 20 bytes for each. With very short
-documents, shards are therefore smaller than `shard_size`."""
+"""Approximate maximum number of segments in a partition; a worker holds about 20 bytes for each. If documents are very
+short, shards are therefore smaller than `shard_size`."""
 
 BLOCK_PLACE = 1 << 18
 """Number of tokens per block: 1 MiB of int32."""
 
 BLOCK_DOCUMENTS = 1 << 10
-"""Maximum number of documents in a block. Without it, a block of short documents would have many, and in a source that
-is sorted by length, some partitions would have more of them than others."""
+"""Maximum number of documents in a block. Without this maximum, a block could have very many short documents. In a
+source sorted by length, some partitions would then get more short documents than others."""
 
 BLOCKS_PER_PARTITION = 256
 """Minimum number of blocks in a partition, so that even a small partition is a sample of the corpus."""
@@ -58,8 +58,8 @@ WORK_OF_PARTITION = 10_000_000
 single partition gets more, because one row matters more there."""
 
 SPARE = 1 / 64
-"""Share of a partition's rows that is left free. Partitions are not exactly equal, and a partition with more rows than
-a shard becomes two shards."""
+"""Share of a shard's rows that is left free. Partitions are not exactly equal, and a partition with more rows than a
+shard would become two shards."""
 
 
 def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
@@ -71,7 +71,7 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     algorithm = get_algorithm(options.algorithm)
     bound = lower_bound(histogram, options.max_segments)
 
-    # Choose the number of partitions. Drawn rows are nearly as many as the bound.
+    # Choose the number of partitions. The number of drawn rows is close to the bound.
     solved = None if algorithm.draws else _solved(planning, histogram)
     packs = bound if solved is None else solved.packs
     held = max(surveyed.segments, surveyed.account.documents)
@@ -108,7 +108,7 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
 
 
 def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
-    """Solve the histogram of all documents once; the result is saved because HiGHS versions differ in solutions."""
+    """Solve the histogram of all documents once. Versions of HiGHS find different solutions, so the result is saved."""
 
     def solve() -> Checkpoint:
         return _saved(_by_patterns(solve_histogram(planning.reader.options, histogram)))
@@ -190,7 +190,7 @@ class PartitionJob:
         return located(place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition), segments)
 
     def _documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
-        """Read the segments of a partition, and the extent of each segment number; 0 for a number without a segment."""
+        """Read the segments of a partition, and the extent of each segment number (0: no such segment)."""
         segments = self.reader.segments(self.partitions.ranges(partition))
         return segments, segments.extents()
 
@@ -266,8 +266,8 @@ class Survey:
     """Number of segments of every extent; shape (max_len + 1,)."""
 
     block_starts: NDArray[np.int64]
-    """First document of each block, plus the number of documents; shape (blocks + 1,). Blocks take about equally many
-    tokens in rows."""
+    """First document of each block, plus the number of documents; shape (blocks + 1,). Blocks have about equal numbers
+    of tokens."""
 
 
 def survey(planning: Planning) -> Survey:

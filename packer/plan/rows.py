@@ -1,6 +1,6 @@
 """Rows of a plan: extents are filled with segments, chosen at random among equal ones, and located in the source.
 
-Also the types that all plans share: `Planning`, their input, and `Plan`, the rows of every shard.
+The module also has the types that all plans share: `Planning`, their input, and `Plan`, the rows of every shard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patte
 def place_rows(extents: NDArray[np.int32], rows: Rows, max_len: int, *, seed: int, stream: int = 0) -> Rows:
     """Fill rows with segments at random: choose among equal extents, and shuffle the rows and the segments in each.
 
-    `extents` has the extent of each segment number, 0 for a number without a segment. `rows` holds extents, with a
+    `extents` has the extent of each segment number, 0 for a number without a segment. `rows` holds extents; there is a
     segment for each.
     """
     starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)

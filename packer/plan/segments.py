@@ -32,7 +32,7 @@ _COUNTED_TOGETHER = 1 << 16  # number of segments
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:
-    """Segments of documents, numbered so that an uncut document needs no entry of its own.
+    """Numbered segments of documents. Only cut documents need additional entries.
 
     Segment d < documents is the tail of document d: the whole document, unless it is cut. A cut document has heads
     before its tail; the heads of all documents are segments documents, documents + 1, ... in source order.
@@ -85,7 +85,7 @@ class Segments:
         histogram = np.zeros(self.max_len + 1, np.int64)
         for first in range(0, self.count, _COUNTED_TOGETHER):
             extents = extents_of(self.tokens[first : first + _COUNTED_TOGETHER], self.align)
-            # Extents above max_len occur only if `verify` cuts documents like a damaged row.
+            # Extents above max_len occur only if `verify` cuts documents as a damaged row does.
             histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0
         return histogram
@@ -250,7 +250,7 @@ def cut_lengths_of(
     _refuse_long(options, taken, ranges)
     segments = cut_documents(taken, options.max_len, options.long, align=options.align)
     dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
-    if left_out is not None:  # these were counted as empty documents
+    if left_out is not None:  # documents left out were counted as empty
         count, tokens = _counts(lengths[left_out])
         reason = "not_held_out" if options.is_holdout else "held_out"
         dropped |= {"empty": (dropped["empty"][0] - count, 0), reason: (count, tokens)}
@@ -379,10 +379,10 @@ def cuts_before(
 def _without_untrained(
     segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
 ) -> Segments:
-    """Leave out segments without trained tokens if the option `untrained` asks for it.
+    """Leave out segments without trained tokens, if the option `untrained` drops them.
 
-    An algorithm that cuts documents at the ends of rows decides about segments later. With such an algorithm, only
-    whole documents without trained tokens are left out.
+    Some algorithms cut documents later, at the ends of rows. With these, only documents without any trained tokens are
+    left out.
     """
     if options.untrained in ("keep", "keep-all"):
         return segments
@@ -539,7 +539,7 @@ def trained_cut_off(documents: Documents, options: PackOptions, threads: int) ->
     """Count the trained tokens that truncation cuts off. Returns None without truncation or labels."""
     if options.long != "truncate" or not options.labels or documents.table.labels is None:
         return None
-    options = replace(options, untrained="keep")  # also count documents that are left out as untrained
+    options = replace(options, untrained="keep")  # also counts documents that are left out as untrained
     reader = SegmentReader(options=options, documents=documents.identity.documents, source=documents)
 
     def counted(segments: Segments) -> NDArray[np.int64]:

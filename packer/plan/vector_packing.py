@@ -5,13 +5,12 @@ Items have a demand for each resource, such as tokens and images, and a row has 
 
 Most rows are drawn, each full in one resource, the primary one. As in `packer.algorithms.mixed`, a row takes the next
 items of a random order until one does not fit. Then up to three items close it: they fill the primary resource exactly
-and fit in all others. Among closing pairs, one is preferred that brings the row close to the overall ratio of
-resources, so that the remaining items can be packed as tightly. If nothing closes a row, up to MOST_REMOVED items are
-put back.
+and fit in all others. A pair is preferred if it brings the row close to the overall ratio of resources, so that the
+remaining items can be packed as tightly. If nothing closes a row, up to MOST_REMOVED items are put back.
 
 Items that are in no drawn row are placed by first fit. A tree over the rows finds the first row with room: a node
-stores the largest room of each resource among the rows below it. These maxima may come from different rows, so a node
-can look as if an item fits when no row below has room. Three measures keep searches short. First, rows are sorted by
+stores the largest room of each resource among the rows below it. These maxima may come from different rows, so an item
+may seem to fit below a node although no row has room. Three measures keep searches short. First, rows are sorted by
 their rooms when searches become slow, so that neighbors are alike, and rows too full for any further item are removed.
 Second, a node also stores the largest min-share, where the min-share of a row is the smallest of its rooms as a share
 of the capacity: rows with rooms [0.5, 0.1] and [0, 0.4] have the maxima [0.5, 0.4], but the largest min-share 0.1.
@@ -40,10 +39,10 @@ GOOD_ENOUGH = 0.0005
 """No further reserve is tried if the rows exceed the lower bound by at most this share."""
 
 WORTH_SORTING = 0.005
-"""Share of the rows that pure first fit decreasing must save to be used; its rows are not mixed like the corpus."""
+"""First fit decreasing alone is used if it saves this share of the rows; its rows are not mixed like the corpus."""
 
 SCARCE = 0.9
-"""A resource may be the primary one if its lower bound is at least this share of the largest bound."""
+"""A resource may be primary if its lower bound is at least this share of the largest bound."""
 
 VISITS = 256
 """Maximum mean number of nodes visited per item, from each end of the tree."""
@@ -86,9 +85,9 @@ def pack_vectors(
 def _primary(demands: NDArray[np.int32], capacities: NDArray[np.int64], bounds: NDArray[np.int64]) -> int:
     """Choose the resource in which drawn rows are full: one whose bound is close to the largest.
 
-    Among these, the smallest capacity is best: many items share each demand, such as three images, so there is a choice
-    of items that suit the other resources. A resource with the same demand for every item, such as `max_segments`, is
-    chosen last, because there all items are alike.
+    Among these, the smallest capacity is best: many items have the same demand, such as three images, so there is a
+    choice of items that suit the other resources. A resource with the same demand for every item, such as
+    `max_segments`, is chosen last, because all items fit equally well.
     """
     scarce = np.flatnonzero(bounds >= SCARCE * bounds.max(initial=0))
     alike = [demands.shape[1] > 0 and demands[resource].min() == demands[resource].max() for resource in scarce]
@@ -119,7 +118,7 @@ def _fit_others(
     drawn: NDArray[Any],
     kept: int,
 ) -> tuple[NDArray[Any], int]:
-    """Keep the first `kept` of the drawn rows and fit all other items. Returns (row of each item, number of rows)."""
+    """Keep the first `kept` drawn rows and fit all other items. Returns (row of each item, number of rows)."""
     in_row = (drawn >= 0) & (drawn < kept)
     rooms = np.empty((kept, len(capacities)), np.int64)
     for resource, capacity in enumerate(capacities.tolist()):
@@ -315,10 +314,10 @@ class _Items(NamedTuple):
 
     demands: NDArray[np.int32]  # (items, resources) demands of items in random order; column 0 is the primary resource
     states: NDArray[np.int8]  # (items,) _FREE, _HELD by the row being drawn, or _PLACED (also: given up, not to draw)
-    jumps: NDArray[Any]  # (items,) for a placed position, a later position with no free one in between
+    jumps: NDArray[Any]  # (items,) for a placed position: a later position, with no free position in between
     members: NDArray[Any]  # (items,) positions by primary demand, ascending within one; uint32 or int64
-    # Begin and end of each primary demand's members (placed ones are removed when found), and where the next search
-    # starts, so that items that did not fit are not tried again at once. Shape (capacity + 1,).
+    # Begin and end of each primary demand's members (placed members are removed when found), and the start of the next
+    # search, which does not begin with items that did not fit. Shape (capacity + 1,).
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
     cursors: NDArray[np.int64]
@@ -358,7 +357,7 @@ def coarsen(demands: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
     """Convert demands and a capacity to coarser units, so that the capacity is at most FINEST.
 
     Demands are rounded up and the capacity down, so whatever fits in the coarser units fits: 5, 6 and 10 of 10 in units
-    of 3 are 2, 2 and 3 of 3. Demands above the rounded capacity are clipped to it; such an item gets a row of its own.
+    of 3 are 2, 2 and 3 of 3. Demands above the rounded capacity are clipped to it; such an item is alone in its row.
     """
     unit = -(-capacity // FINEST)
     return np.minimum(-(-demands // unit), capacity // unit).astype(np.int32), capacity // unit
@@ -374,7 +373,7 @@ def _aim(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> _Aim:
 
 @jit_if_large
 def _draw(drawing: _Items, capacities: NDArray[np.int64], aim: _Aim, out_row_of: NDArray[Any]) -> int:
-    """Draw rows until the order ends, and write the row of each item that is in one. Returns the number of rows."""
+    """Draw rows until the order ends, and write the row of each drawn item. Returns the number of rows."""
     items, resources = drawing.demands.shape
     states = drawing.states
     rooms = np.empty(resources, np.int64)
@@ -508,7 +507,7 @@ def _find_pair(
 ) -> tuple[int, int]:
     """Return the positions of two items that close a row, or (-1, -1). The first is among the next `candidates` items.
 
-    Stops as soon as the best pair so far is near enough to the aim; pairs may be farther from it the more were tried.
+    Stops when the best pair so far is near enough to the aim; this distance grows with the number of pairs tried.
     """
     demands = drawing.demands
     first, second, least = np.int64(-1), np.int64(-1), np.inf

@@ -144,7 +144,7 @@ def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
 
 
 def _place_under_limits(segments: Segments, values: DocumentValues, options: PackOptions) -> tuple[Rows, PlanTotals]:
-    """Place documents so that the tokens and limited columns of a row stay within their limits; none may be split."""
+    """Place whole documents so that tokens and limited columns stay within their limits in each row."""
     numbers = segments.numbers()
     documents = segments.locate(numbers)["document"]
     taken = {name: values.limits[name][documents] for name in options.limits}
@@ -183,7 +183,7 @@ def _refuse_above(
 
 
 MOST_SOLVED = 16
-"""Number of largest groups that the chosen algorithm packs; one compiled pass packs all others by best fit."""
+"""The chosen algorithm packs this many of the largest groups. One compiled pass packs all others by best fit."""
 
 
 def pack_by_group(
@@ -215,7 +215,7 @@ def pack_by_group(
         if first == last:
             continue
         patterns = solve(np.bincount(grouped.extents[grouped.numbers[first:last]], minlength=max_len + 1))
-        # The group and its patterns have the same segments, and both are sorted with the longest first.
+        # The group and its patterns have the same segments, both with the longest first.
         followed = patterns.rows()
         row_of = np.repeat(np.arange(packs, packs + len(followed)), np.diff(followed.row_starts))
         rows[first:last] = row_of[sorted_indices(max_len - followed.values, max_len + 1)[1]]
@@ -243,7 +243,7 @@ def groups_of_numbers(segments: Segments, groups: NDArray[np.int32]) -> NDArray[
 
 
 def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: int | None) -> int:
-    """Return a lower bound on the rows if each holds one group only: the sum of the groups' bounds.
+    """Return a lower bound on the rows if no row has segments of two groups: the sum of the groups' bounds.
 
     The bound of a group is the largest of three numbers: its tokens / max_len, its segments / `max_segments`, and its
     number of segments longer than half a row.

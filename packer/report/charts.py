@@ -236,7 +236,7 @@ def row_plot(rows: Sequence[ShownRow], *, max_len: int) -> Plot:
     known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
     entries, top = legend(known | {"padding": "empty"})
     height = len(rows) * STEP
-    order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top, padding below
+    order = sorted(shapes, key=lambda color: color == "orange")  # strips of trained tokens are drawn last, on top
     area = element(
         "svg",
         *(element("path", d="".join(shapes[color]), fill=color) for color in order),

@@ -136,7 +136,7 @@ class Figures:
 
     @property
     def speedup(self) -> float:
-        """Rows without packing divided by packed rows, an upper limit of the speed-up of training.
+        """Rows without packing divided by packed rows: an upper limit of the speed-up of training.
 
         Without packing, each segment is padded to max_len. The cost of attention is not included.
         """
@@ -302,7 +302,7 @@ MIXED = "0 if a row has documents of one length, 1 if of all lengths"
 
 
 def row_facts(rows: RowFigures) -> list[list[str]]:
-    """Return table lines (name, value, note) about how mixed rows are, and about the work of attention."""
+    """Return table lines (name, value, note) about the mixing of rows and the work of attention."""
     return [
         ["mixed", f"{rows.within_row_share:.2f}", MIXED],
         ["attention", percent(rows.attention_share), "of the work of a 7B model"],

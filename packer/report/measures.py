@@ -189,7 +189,7 @@ def padding_ratios(histogram: NDArray[np.int64], rows: int) -> Padding:
 
     def random_total(size: int) -> float:
         if size == 1:
-            return tokens  # equals the expectation, without its rounding errors
+            return tokens  # equals the expected value, but without rounding errors
         batches, rest = divmod(segments, size)
         return float(batches * size * longest[min(size, segments)] + rest * longest[rest])
 
@@ -238,7 +238,7 @@ def tokens_of(histogram: NDArray[np.int64]) -> int:
 
 
 def _ratio(tokens: int, total: float) -> float:
-    """Return 1 - tokens / total, at least 0, because rounding may make an expected total too small."""
+    """Return 1 - tokens / total, at least 0: after rounding, an expected total may be less than `tokens`."""
     return max(0.0, 1 - tokens / total)
 
 

@@ -177,7 +177,7 @@ def _times(times: float) -> str:
 
 
 def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:
-    """Return a card about what became of every token. shared: number of tokens that trees save."""
+    """Return a card about what happened to every token. shared: number of tokens that trees save."""
     lines = ["Beginnings that documents share are stored once."] if shared else []
     if not totals.tokens_lost:
         lines.append("None is lost.")

@@ -141,7 +141,7 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
     if found.tokens != entry.tokens:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
     if manifest.options.index_only and manifest.source.labels:
-        return  # the source says which tokens are trained
+        return  # trained tokens are known only with the source
     yield from trained_faults(entry, found)
 
 
@@ -199,7 +199,7 @@ def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manife
 
 
 def _kept_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Return the first fault in the values of kept columns at padding tails. Returns None if there is none."""
+    """Describe the first padding tail with a wrong value in a kept column. Returns None if there is none."""
     padding = ~is_segment(batch)
     for name in manifest.options.kept if padding.any() else ():
         found = batch[name].values.filter(as_arrow(padding))

@@ -25,7 +25,7 @@ EXPORT_RECORD = "_export.json"
 """Record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
 WORK = ".packer"
-"""Folder inside an output that is removed when the output is complete and in place."""
+"""Folder inside an unfinished output; removed when the output is complete."""
 
 LISTED = re.compile(r".*\.arrow|rejected\.jsonl")
 """Names of files that the manifest must list if they are in the folder."""
@@ -37,7 +37,7 @@ MOST_SHARDS = 10_000_000
 
 
 def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
-    """Return the folder of a dataset's held-out documents, next to the dataset; with `is_holdout`, the reverse."""
+    """Return the folder of a dataset's held-out documents, next to the dataset. With `is_holdout`, do the reverse."""
     if isinstance(out, Path) and out.name in ("", ".."):
         out = out.resolve()
     if out.parent == out:
@@ -198,7 +198,7 @@ def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool
         written -= _CLOCKS_DIFFER_BY
     for path in paths:
         stat = path.stat()
-        renamed = 0 if in_content or isinstance(stat, ObjectState) else stat.st_ctime_ns  # objects are not renamed
+        renamed = 0 if in_content or isinstance(stat, ObjectState) else stat.st_ctime_ns  # objects cannot be renamed
         if max(stat.st_mtime_ns, renamed) >= written:
             return path
     return None

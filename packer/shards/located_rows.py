@@ -16,7 +16,7 @@ SEGMENT = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 
 
 def is_segment(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which values of the per-segment columns belong to a segment, not to a padding tail."""
+    """Return whether each value of the per-segment columns belongs to a segment rather than a padding tail."""
     found: NDArray[np.bool_] = as_numpy(batch["doc_ids"].values) != PADDING
     return found
 

@@ -33,7 +33,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 class Manifest:
     """Description of a packed dataset. It has no time, host or absolute path, so equal packs have equal manifests.
 
-    If text was tokenized in different ways, only library versions and `documents_by_gigatoken` may differ.
+    Different ways to tokenize text change only library versions and `documents_by_gigatoken`.
 
     The file contains `max_len`, and other options that differ from their defaults.
     """
@@ -54,7 +54,7 @@ class Manifest:
     """xxh3-128 of the other files of the dataset, by name."""
 
     path: AnyPath | None = field(default=None, compare=False)
-    """Folder of the dataset if `packer.pack` has just written or found it; otherwise None. Not stored in the file."""
+    """Folder of the dataset, if `packer.pack` returned this manifest; otherwise None. Not stored in the file."""
 
     @property
     def rows(self) -> int:

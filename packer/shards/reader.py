@@ -1,4 +1,4 @@
-"""Reading packed datasets: the manifest, the shards, mapped into memory, and the list of rejected records."""
+"""Reading packed datasets: the manifest, shards mapped into memory, and the list of rejected records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
 
 @contextmanager
 def _arrow_errors(path: AnyPath) -> Iterator[None]:
-    """Convert errors of an Arrow stream to a PackerError, except a StoreError, which does not concern the data."""
+    """Convert errors of an Arrow stream to a PackerError. Passes on a StoreError, because the data is not at fault."""
     try:
         yield
     except StoreError:
@@ -141,7 +141,7 @@ def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
     """Check that a shard has the size stated in the manifest. Returns its path.
 
     Raises a PackerError if the shard is missing, cannot be read or has another size. Raises a StoreError if the store
-    does not answer, which does not concern the data.
+    does not answer; the data is not at fault then.
     """
     path = folder / entry.file
     try:
@@ -158,7 +158,7 @@ def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
 
 
 def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Path | None = None) -> pa.Table:
-    """Map a shard, or its local copy `copy`, and compare rows and columns with the manifest. Reads no token.
+    """Map a shard, or its local copy `copy`, and compare rows and columns with the manifest. Reads no tokens.
 
     Raises a PackerError if the file is missing, or its size, rows or columns contradict the manifest.
     """

@@ -1,4 +1,4 @@
-"""Checks of record batches: that their lists form rows, and that the segments of a row may share it.
+"""Checks of record batches: their lists form rows, and the segments of each row may share it.
 
 No tokens are read, except in trees. A row has at most max_segments segments, respects the limits and has one group.
 """
@@ -144,7 +144,7 @@ def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
 def _encoded(column: pa.Array) -> pa.DictionaryArray:
     if pa.types.is_null(column.type):  # pyarrow would make null a value
         return pa.DictionaryArray.from_arrays(pa.nulls(len(column), pa.int32()), column.slice(0, 0))
-    if pa.types.is_dictionary(column.type):  # its values may repeat
+    if pa.types.is_dictionary(column.type):  # values of a dictionary may repeat
         column = column.cast(column.type.value_type)
     if pa.types.is_string(column.type):  # there may be more than 2 GB of strings
         column = column.cast(pa.large_string())
@@ -164,8 +164,8 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
 def sharing_fault(batch: pa.RecordBatch, rows: LocatedRows, options: PackOptions) -> tuple[int, str] | None:
     """Find a row of a valid batch with too many segments, or with segments that must not share a row.
 
-    Returns None if there is none; otherwise the index of the row in the batch, and the rest of a message that starts
-    with the row. Groups are checked only if the rows keep their column. Raises a SourceError if its values cannot be
+    Returns None if there is none; otherwise the index of the row in the batch, and a message that follows the name of
+    the row. Groups are checked only if the rows keep their column. Raises a SourceError if its values cannot be
     compared.
     """
     is_real, documents = is_segment(batch), rows.documents
@@ -195,8 +195,8 @@ def group_fault(
     """Find the first row with two groups.
 
     rows, groups: row and group (null: none) of each segment, shape (segments,). describe: function that names the
-    document of a segment. Returns None if there is none; otherwise the row, and the rest of a message that starts with
-    the row.
+    document of a segment. Returns None if there is none; otherwise the row, and a message that follows the name of the
+    row.
     """
     name = options.group_by
     found = clash(rows, group_codes(groups))
@@ -215,7 +215,7 @@ def clash(rows: NDArray[np.int64], groups: NDArray[np.int32]) -> tuple[int, int]
     be in any order. NO_GROUP counts as a group.
     """
     first = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
-    first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last assignment wins, which is for the first segment
+    first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the row's first segment is assigned last
     others = np.flatnonzero(groups[first[rows]] != groups)
     if not len(others):
         return None

@@ -105,11 +105,11 @@ class RowFormat:
         return max(1, size // self.row_bytes)
 
     def bytes_of(self, rows: int, segments: int) -> int:
-        """Return the approximate bytes of rows in shards: of their tokens or, in an index, of their segments."""
+        """Return the approximate bytes of rows in shards: the bytes of tokens or, in an index, of segments."""
         if not self.index_only:
             return rows * self.row_bytes
         widths = [np.dtype(SEGMENT_COLUMNS[name]).itemsize for name in self.segment_columns]
-        return (segments + rows) * sum(widths) + rows * 4 * len(widths)  # a padding tail and offsets in each row
+        return (segments + rows) * sum(widths) + rows * 4 * len(widths)  # each row has offsets and a padding tail
 
     def batches(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield (first row, last row + 1) of each record batch of a shard. An index has the same record batches."""

@@ -71,7 +71,7 @@ TokenColumns: TypeAlias = Mapping[str, TokenColumn]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptValues:
-    """Values of kept columns for the documents of a shard, looked up once, which is faster."""
+    """Values of kept columns for the documents of a shard. Looking them up once per shard is faster."""
 
     lists: NDArray[np.int64]
     """Lists of the source with a segment in the shard, ascending, shape (lists,)."""
@@ -160,7 +160,7 @@ def token_columns(
         if "labels" in source:
             copy_checked("labels", source["labels"], spans, labels)
         labels[gaps] = NO_LOSS
-        labels[spans.places] = NO_LOSS  # its prediction would use the previous document
+        labels[spans.places] = NO_LOSS  # this token would be predicted from the previous document
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = restart_positions(seq_lengths).astype(np.int32)
     for name, value_type in row_format.kept_tokens.items():
@@ -171,7 +171,7 @@ def token_columns(
 
 
 def _segment_arrays(rows: LocatedRows, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
-    """Return the columns with one value per segment, in the order of the schema, kept columns last."""
+    """Return the columns with one value per segment, in the order of the schema: kept columns are last."""
     ends = rows.ends(row_format.align)
     is_short = ends < row_format.max_len
     offsets = rows.row_starts.astype(np.int32)

@@ -1,6 +1,6 @@
 """Buckets in object storage, opened once per process, and requests to them, repeated if they fail.
 
-Credentials and endpoints are found as the vendors' own tools find them. For S3 these are the environment
+Credentials and endpoints are found in the same way as by the vendors' own tools. For S3 these are the environment
 (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...), web identities, and roles of containers and instances. boto3, if it is
 installed, reads profiles and single sign-on.
 """
@@ -42,7 +42,7 @@ _SILENT_TRIES = 2  # number of tries without an answer after which a store is gi
 _LEFT_ALONE = 10.0  # seconds without requests to a silent store, so that a failing command ends at once
 
 _PREAMBLE = re.compile(r"^Generic \w+ error: Error performing .*? retry_timeout: \S+\s+- ")
-_FINAL = ("dns error", "InvalidAccessKeyId", "ExpiredToken", "status: 400")  # errors that would only repeat
+_FINAL = ("dns error", "InvalidAccessKeyId", "ExpiredToken", "status: 400")  # errors for which another try is useless
 _NO_REASON = re.compile(r"status code: (4\d\d [A-Za-z ]+):?$")  # the answer to a HEAD request, which has no body
 
 
@@ -93,7 +93,7 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
             if "NoSuchBucket" in str(error):
                 remedy = f"create it, or check the name{' and AWS_ENDPOINT_URL' if _endpoint() else ''}"
                 raise PackerError(f"{bucket}: there is no such bucket: {remedy}") from error
-            if "status: 403" in str(error):  # obstore has no own error for a list request that is denied
+            if "status: 403" in str(error):  # obstore has no error type for a denied list request
                 raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
             silent += _is_silent(error)
             if silent == _SILENT_TRIES and _answered.get(store, begun) <= begun:
@@ -123,7 +123,7 @@ def _no_answer() -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return the innermost reason of an error as one short line."""
-    if "/latest/api/token" in str(error):  # S3 credentials are searched there last
+    if "/latest/api/token" in str(error):  # the last place where S3 credentials are searched
         return (
             "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true "
             "for a public bucket"

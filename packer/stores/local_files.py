@@ -54,7 +54,7 @@ class FileLock:
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def release(self) -> None:
-        """Release the lock. A forked process, which inherits the open file, only closes the file."""
+        """Release the lock. A forked process only closes the file that it inherited."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             if self._pid == os.getpid():  # explicitly, because forked processes may still have the file open

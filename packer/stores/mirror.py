@@ -26,7 +26,7 @@ from packer.stores.remote_path import AnyPath, RemotePath
 CHUNK = 1 << 15
 """Bytes of a mirror that are fetched together."""
 
-_ALIGNED = 64  # bytes: in memory, a value has the same address modulo 64 as in its object
+_ALIGNED = 64  # bytes: the address of a value in memory, modulo 64, equals its position in the object
 
 
 class Mirror:
@@ -68,7 +68,7 @@ class Mirror:
                 yield from _parts(int(run[0]) * CHUNK, min((int(run[-1]) + 1) * CHUNK, self.buffer.size))
 
     def load(self, start: int, length: int) -> None:
-        """Read a range into the mirror, by writing its file: a full disk under mapped memory ends the process."""
+        """Read a range into the mirror. Writes its file, because a full disk under mapped memory ends the process."""
         content = self.read(start, length)
         with told_if_full(self._file.parent), self._file.open("r+b") as file:
             file.seek(start)

@@ -1,4 +1,4 @@
-"""Paths as users write them: with `~`, several for one source, or a link as an output."""
+"""Paths as users write them: with `~`, with several paths for one source, or with a link as output."""
 
 from __future__ import annotations
 

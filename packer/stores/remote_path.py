@@ -237,7 +237,7 @@ class RemotePath:
 
     def unlink(self) -> None:
         """Remove the object, if it exists."""
-        with suppress(FileNotFoundError):  # only some stores report a missing object
+        with suppress(FileNotFoundError):  # stores differ: some report a missing object
             self._requested(lambda: self.store.delete(self.key))
 
     def remove_all(self, keep: Collection[RemotePath] = ()) -> None:
@@ -259,7 +259,7 @@ class RemotePath:
 
 @dataclass(frozen=True, slots=True)
 class ListedPath(RemotePath):
-    """A path in a listed folder, which knows the objects there."""
+    """A path in a folder that has been listed, so its objects are known."""
 
     children: Mapping[str, Mapping[str, ObjectState | None]] = field(default_factory=dict, compare=False, repr=False)
     """For the key of each folder, the keys directly inside: objects with their states, folders with None."""
@@ -331,7 +331,7 @@ def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Seque
     return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
 
 
-_FIRST = 64 << 10  # bytes of the first request, so that reading a file's beginning takes only one
+_FIRST = 64 << 10  # bytes of the first request: enough to read the beginning of a file in one request
 
 
 class RemoteFile(io.RawIOBase):

@@ -75,10 +75,10 @@ class Folder:
     """Name of the folder of temporary files; it must exist."""
 
     claim: Claim | None = None
-    """Claim that must be valid when files are put in place or removed; None if no other process writes there."""
+    """Claim that must be valid to put files in place or remove them; None if no other process writes there."""
 
     is_remote: ClassVar[bool] = False
-    """Whether it is in object storage, which has no locks or renames, and where each read or write is a request."""
+    """Whether the store is in object storage, which has no locks or renames, and needs a request per access."""
 
     def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
         """Return the content of a file, or its first `most` bytes. Large local files are mapped.
@@ -240,7 +240,7 @@ class Objects:
         return path.read_bytes() if most is None else bytes(path.read_range(0, most))
 
     def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
-        if among is not None and not among:  # saves the requests, one per 1,000 files
+        if among is not None and not among:  # saves requests, one per 1,000 files
             return {}
         found = {path.name: path.state.st_size for path in (self.root / folder).iterdir() if path.state is not None}
         return found if among is None else {name: found[name] for name in among if name in found}

@@ -50,7 +50,7 @@ class Trees(NamedTuple):
     """Shape (trees,): first document of each tree."""
 
     repeated: int
-    """Number of tokens in which a document repeats the beginning of an earlier document of its tree."""
+    """Number of tokens with which documents repeat the beginning of an earlier document of their tree."""
 
 
 class _TokenLists(NamedTuple):
@@ -185,7 +185,7 @@ def _insert(
     runs, owners = out
     start = bounds[document]
     length = bounds[document + 1] - start
-    if matched < length and run >= 0 and matched < runs[run, _END]:  # split the run: its end becomes a separate run
+    if matched < length and run >= 0 and matched < runs[run, _END]:  # splits the run: its end becomes a separate run
         runs[used] = runs[run]
         runs[used, _BEGIN], runs[used, _NEXT], runs[used, _PARENT] = matched, -1, run
         child = runs[used, _CHILD]
@@ -236,7 +236,7 @@ def _write(documents: _TokenLists, first: int, begun: int, prefixes: _Prefixes, 
     while run >= 0:
         document, parent = runs[run, _DOCUMENT], runs[run, _PARENT]
         begin, end, node = runs[run, _BEGIN], runs[run, _END], np.int64(-1)
-        is_copied = False  # whether its first token is a token of its parent that another node begins with as well
+        is_copied = False  # whether the node begins with a copy of the parent's last token, as another node does too
         if parent >= 0:
             node = runs[parent, _WRITTEN]
             if runs[parent, _CHILD] != runs[parent, _LAST]:
@@ -284,9 +284,9 @@ def first_wrong_tree(
 ) -> int:
     """Return the first segment whose nodes do not form a tree, or -1.
 
-    In a valid tree, the lengths of the nodes add up to the length of the segment. Each node continues an earlier node,
-    and only nodes that continue that node, directly or not, lie in between. If a node is not stored after its parent,
-    its first token has no loss. A segment may have no nodes.
+    In a valid tree, the lengths of the nodes add up to the length of the segment. Each node continues an earlier node.
+    All nodes in between continue that earlier node too, directly or indirectly. If a node is not stored after its
+    parent, its first token has no loss. A segment may have no nodes.
 
     Args:
         nodes: int32, shape (nodes, 3), as in `Trees`.

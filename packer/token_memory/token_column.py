@@ -95,7 +95,7 @@ class TokenColumn:
         widths: NDArray[np.int64],
         owners: tuple[object, ...],
     ) -> TokenColumn:
-        """Describe separate lists of unknown lengths. Only a span of values of each list need be in memory.
+        """Describe separate lists of unknown lengths. Only a span of each list's values must be in memory.
 
         Args:
             firsts: (lists,) address of the value with index 0 of each list, even if that value is not in memory.
@@ -221,7 +221,7 @@ def _layout(kind: pa.DataType) -> _Layout:
 def list_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Check the offsets of an Arrow list array, and return the lengths of its lists, shape (len(array),).
 
-    The array must have passed `validate`, which checks fixed-size lists, and of offsets only the first and the last.
+    The array must have passed `validate`, which checks fixed-size lists, but only the first and the last offset.
 
     Raises:
         ValueError: an offset is smaller than the previous one, or outside the values.
@@ -452,7 +452,7 @@ def fetched_spans(
     found = np.array([addresses for _, addresses, _ in located]).astype(np.int64)
     widths = np.array([of.value_bytes[chunks] for of, _, chunks in located])
     moved, memory = read_ranges(found.reshape(-1), (widths * lengths).reshape(-1))
-    firsts = moved.reshape(found.shape) - widths * starts  # where value 0 of each list would be
+    firsts = moved.reshape(found.shape) - widths * starts  # address where value 0 of each list would be
     codes = [of.value_codes[chunks] for of, _, chunks in located]
     made = {
         name: TokenColumn.of_lists(firsts[i], codes[i], widths[i], (columns[name], memory))

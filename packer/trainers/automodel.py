@@ -27,7 +27,7 @@ from packer.trainers.guard import PackedPaths, open_rows
 
 
 class Row(dict[str, Any]):
-    """A row, or its columns. If code other than `collate` reads it, the error names the remedy."""
+    """A row, or its columns. Code other than `collate` that reads it gets an error with the remedy."""
 
     def __missing__(self, name: object) -> Any:
         """Raise a PackerError, because other code tries to pack the row again or to collate it without boundaries.
@@ -68,7 +68,7 @@ class PrepackedRows:
             "seq_lens": lengths[:documents],
             "seq_lens_padded": [*extents[: documents - 1], sum(extents[documents - 1 :])],
         }
-        return Row(prepacked=Row(columns))  # with a key that only `collate` knows
+        return Row(prepacked=Row(columns))  # under a key that only `collate` knows
 
 
 def collate(rows: list[Row]) -> dict[str, Any]:

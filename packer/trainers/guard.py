@@ -1,4 +1,4 @@
-"""What trainers' modules share: opening packed datasets, and refusing settings and adapters that mix documents."""
+"""Shared by the trainers' modules: open packed datasets, and refuse settings and adapters that mix documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PackedPaths: TypeAlias = "str | AnyPath | Sequence[str | AnyPath] | Mapping[Any,
 """Path of a packed dataset, several paths, or paths with weights; on a command line also as JSON."""
 
 Rules: TypeAlias = "Mapping[str, tuple[tuple[object, ...], str]]"
-"""For the dotted name of each setting: the values that keep documents apart, and what other values would do."""
+"""Dotted name of a setting -> (values that keep documents apart, what other values would do)."""
 
 REPACKS = "the rows are packed already, and it would pack them again"
 READS_IN_ORDER = "rows must be shuffled, because those of a shard may be alike"
@@ -87,7 +87,7 @@ def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
 
 
 def check_adapters(model: Any) -> None:
-    """Raise a PackerError if a PEFT adapter mixes the documents of a row, or affects only one of them."""
+    """Raise a PackerError if a PEFT adapter mixes the documents of a row, or works only in one of them."""
     for config in (getattr(model, "peft_config", None) or {}).values():
         if getattr(config, "is_prompt_learning", False):
             kind = getattr(config.peft_type, "value", config.peft_type)

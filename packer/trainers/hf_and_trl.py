@@ -54,7 +54,7 @@ _SFT_RULES = {
 }
 
 _OWN_LABELS = "labels_for_the_model"
-"""Key of a second copy of a batch's labels, because the Trainer keeps `labels` back for a compute_loss_func."""
+"""Key of a copy of a batch's labels: with a compute_loss_func, the Trainer does not pass `labels` to a model."""
 
 
 def hf(
@@ -84,8 +84,8 @@ def hf(
 
     Raises:
         PackerError: a dataset cannot be opened, or only one of the two has trees; a setting in `args` would mix
-            documents; or it would read rows in order that were not packed for that (`--balance-ranks`). The trainer
-            raises it for a model with adapters that mix documents, or with a loss that would differ.
+            documents; or it would read rows in order that were packed without `--balance-ranks`. The trainer raises it
+            for a model with adapters that mix documents, or with a loss that would differ.
     """
     return _arguments("Trainer", packed, args, eval=eval, callbacks=callbacks)
 
@@ -220,13 +220,13 @@ class StepLoss(TrainerCallback):
         logits = outputs["logits"].float()
         labels, items = labels.to(logits.device), num_items_in_batch.to(logits.device).clamp(min=1)
         loss = (causal_lm_loss if _shifts_labels(self._model) else masked_lm_loss)(logits, labels, num_items=items)
-        if outputs.get("aux_loss") is not None:  # a mean over the micro-batch: weight it by its share of the step
+        if outputs.get("aux_loss") is not None:  # a mean over the micro-batch, to be weighted by its share of the step
             coefficient = self._model.config.get_text_config().router_aux_loss_coef
             loss = loss + coefficient * outputs["aux_loss"].to(loss.device) * (labels != NO_LOSS).sum() / items
         return loss
 
     def on_init_end(self, args: TrainingArguments, *_: Any, **parts: Any) -> None:
-        """Give the model its labels if it needs them. Refuses a model whose loss would differ."""
+        """Pass labels to the model if it computes the loss itself. Refuses a model whose loss would differ."""
         model = self._model = _without_adapter(parts["model"])
         name, steps, smoothing = type(model).__name__, args.gradient_accumulation_steps, args.label_smoothing_factor
         copies = smoothing and _shifts_labels(model) and name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
@@ -244,7 +244,7 @@ class StepLoss(TrainerCallback):
                 f"model.accepts_loss_kwargs = True before {self._trainer}(model, ...)"
             )
 
-    on_train_begin = on_init_end  # the model may be another (`model_init`)
+    on_train_begin = on_init_end  # `model_init` may have made another model
 
 
 def _without_adapter(model: Any) -> Any:

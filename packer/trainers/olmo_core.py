@@ -66,7 +66,7 @@ class PackedInstances(NumpyFSLDatasetBase):
 
 @dataclass(kw_only=True)
 class Packed(NumpyFSLDatasetConfig):
-    """Configuration of packed rows, which replace a script's own files and mixtures."""
+    """Configuration of packed rows, which replace the files and mixtures of a script."""
 
     packed: Any = None
     """Path of the packed dataset, a list of paths, or paths with weights."""

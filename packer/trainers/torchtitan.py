@@ -183,5 +183,5 @@ def _packed(make: Callable[[], Any]) -> Any:
                 "boundaries of documents: choose a configuration with flex or varlen attention in every layer"
             )
     config.dataloader = grain_loader() if ParallelAwareDataloader is _Missing else PackedDataLoader.Config()
-    config.validator.enable = False  # it reads a dataset of texts
+    config.validator.enable = False  # the validator reads a dataset of texts
     return config

@@ -2,7 +2,7 @@
 
     data.custom_cls.path=pkg://packer.trainers.verl data.custom_cls.name=PackedRows data.train_files=dataset-packed-4096
 
-A row without its padding is what verl treats as one sequence. Documents begin where positions restart.
+verl treats a row, without its padding, as one sequence. Documents begin where positions restart.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _PARALLEL_RULES: Rules = {
 
 
 def check_args(args: Any) -> None:
-    """Refuse settings that would mix documents, or that read rows in order although they were not packed for that.
+    """Refuse settings that would mix documents, or that read rows in order if they were packed for shuffling.
 
     Raises:
         PackerError: with the setting, in one line; or a packed dataset cannot be opened.
