@@ -32,7 +32,7 @@ WORK_OF_REST = 2_000_000
 """Work limit of the solver for the reserved segments, about 0.1 seconds; see `packer.algorithms.optimal.Limits`."""
 
 NEAR = 2048
-"""Number of upcoming segments in the order among which segments that close a row are searched."""
+"""The segments that close a row are searched among this many upcoming segments of the order."""
 
 CANDIDATES = 64
 """Number of upcoming segments that are tried as the first of two or three closing segments."""

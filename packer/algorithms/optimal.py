@@ -138,7 +138,7 @@ class Search:
                 break
             if not may_go_on:
                 break
-            # The next program starts with what a coarse program found.
+            # The next program starts with the patterns and values of a coarse program.
             values = program.values
             self.starts = [self.best, program.solution()[0]]
         return replace(self.best, lower_bound=self.bound)

@@ -267,8 +267,8 @@ def attention(
     """Return the attention of a layer, `[rows, tokens, heads, value_size]`, as transformers' AttentionInterface does.
 
     Queries, keys and values are `[rows, heads, tokens, size]`. `sliding_window` is the number of tokens that a token
-    attends to, including itself; on both sides if attention is not causal. A `tree`, as in `dense_mask`, replaces the
-    segments. Raises PackerError if another argument, such as one in `REFUSED`, would change the result.
+    attends to, including itself. If attention is not causal, it holds on both sides. A `tree`, as in `dense_mask`,
+    replaces the segments. Raises PackerError if another argument, such as one in `REFUSED`, would change the result.
     """
     _note_call(type(module))
     _check_boundaries(module, cu_seq_lens_q, tree)

@@ -54,8 +54,8 @@ class StepLeaks:
     """Largest difference between a loss in the batch and alone."""
 
     gradients: float | None
-    """Difference between the gradients of the batch and of the documents alone: the norm of the difference divided by
-    the norm of the latter, estimated from random projections. None if the losses have no gradients."""
+    """Norm of the difference between the gradients of the batch and of the documents alone, divided by the norm of the
+    latter. It is estimated from random projections. None if the losses have no gradients."""
 
     reaching: tuple[int, ...] | None
     """Documents whose embeddings have a gradient from the losses of other documents. As it must be exactly 0, the

@@ -283,13 +283,13 @@ FINEST = 1 << 17
 """Maximum capacity of the primary resource for drawing. Larger capacities, and their demands, use coarser units."""
 
 CANDIDATES = 64
-"""Number of upcoming items to try as the first of two or three that close a row."""
+"""Number of upcoming items to try as the first of two or three items that close a row."""
 
 PARTNERS = 8
 """Number of items after the first to try as the second of three."""
 
 LOOKED_AT = 4
-"""Number of items of one primary demand to try as the last."""
+"""Number of items with the needed primary demand to try as the last of two or three."""
 
 MOST_REMOVED = 4
 """Maximum number of items that are put back if nothing closes the row."""

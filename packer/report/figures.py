@@ -136,7 +136,7 @@ class Figures:
 
     @property
     def speedup(self) -> float:
-        """Rows without packing divided by packed rows: an upper limit of the speed-up of training.
+        """Rows without packing divided by packed rows, an upper limit of the speed-up of training.
 
         Without packing, each segment is padded to max_len. The cost of attention is not included.
         """

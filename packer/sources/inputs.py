@@ -369,7 +369,7 @@ class DecodedInput:
 
 
 Input: TypeAlias = DecodedInput | MappedLists
-"""An opened file or dataset in memory, whose documents are decoded or are in memory."""
+"""A file or a dataset in memory, opened as documents in memory or as documents to decode."""
 
 
 def open_lists(lists: Lists, columns: Columns, *, in_place: bool, skips: bool) -> Input:

@@ -131,8 +131,8 @@ def first_fault(batch: Batch, columns: Columns) -> DocumentError | None:
 def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool, makes_labels: bool) -> Batch:
     """Return the token lists of records and their columns with a value per token, checked and masked.
 
-    `makes_labels` is `has_labels` of `apply_masks`. Raises a DocumentError with the number of the first unusable
-    record.
+    `makes_labels` is passed to `apply_masks` as `has_labels`. Raises a DocumentError with the number of the first
+    unusable record.
     """
     batch = check_lists(read_lists(records, columns, has_labels=has_labels), columns)
     return apply_masks(batch, columns, has_labels=makes_labels) if columns.masks else batch

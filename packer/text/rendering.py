@@ -338,7 +338,7 @@ class StandIns:
         return self._found[key]
 
     def _compare(self, chat: Chat, thought: str, *, calls: bool) -> tuple[str | None, bool]:
-        """Compare `own` with built-in templates on answers that have the `thought`, if any, and calls, if `calls`."""
+        """Compare `own` with built-in templates on answers with a `thought` (unless empty) and calls (if `calls`)."""
         if "default" not in self._own.sources:
             return None, False
         ends: list[list[Message]] = [[], [_ANSWER]]
