@@ -27,9 +27,8 @@ from tests.helpers.kills import Killed
 from tests.helpers.pack import segments_in
 from tests.helpers.writing import write_lines
 
-zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
-from tests.helpers.from_text import (  # noqa: E402, F401
+from tests.helpers.from_text import (  # noqa: F401
     CHATML,
     MAX_LEN,
     chats,

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from packer.engines.engine import Engine
 from packer.errors import PackerError, SourceError
@@ -28,6 +27,7 @@ from tests.helpers.opening import open_source
 from tests.helpers.small import shrink
 from tests.helpers.sources import KINDS, MAPPED, read_whole, write
 from tests.helpers.writing import write_ipc
+from tests.helpers.zstd import zstd
 
 WORKERS = (1, 2, 7)
 DECODED = [kind for kind in KINDS if kind not in MAPPED]
@@ -114,7 +114,7 @@ def test_the_first_invalid_line_is_named_for_any_number_of_workers(tmp_path, kin
     for place in (120, 121, 180, 290):
         lines[place] = bad
     path = tmp_path / f"a.{kind}"
-    compress = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.zst": zstandard.compress}[kind]
+    compress = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.zst": zstd.compress}[kind]
     path.write_bytes(compress("\n".join(lines).encode()))
     for workers in WORKERS:
         with pytest.raises(SourceError, match=rf"^document 118 \(a\.{kind} line 121\): ") as caught:

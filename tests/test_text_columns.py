@@ -23,7 +23,6 @@ from tests.helpers.from_text import small as small  # fixtures
 from tests.helpers.from_text import tokenizer as tokenizer
 from tests.helpers.pack import segments_in
 
-pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
 from tokenizers import Tokenizer, models

@@ -15,9 +15,8 @@ from packer.text.tokenizer import of_transformers
 from tests.helpers import naive_chats
 from tests.helpers.chat_templates import EXACT, MARKED, auto_tokenizer, lists, text_options, trained_at
 
-zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
-from tests.helpers.text_corpora import read  # noqa: E402
+from tests.helpers.text_corpora import read
 
 COMPARED = 50  # records, of sets that others made
 

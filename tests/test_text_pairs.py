@@ -23,7 +23,6 @@ from tests.helpers.from_text import tokenizer as tokenizer
 from tests.helpers.packed_trees import answers_in
 from tests.helpers.writing import write_lines
 
-pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
 CHATML = EXACT["chatml"]

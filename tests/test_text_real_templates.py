@@ -17,7 +17,6 @@ from tests.helpers import naive_chats
 from tests.helpers.chat_templates import auto_tokenizer, lists, text_options, trained_at
 from tests.helpers.small import shrink
 
-pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 from tests.helpers.text_real_templates import TEMPLATES, chats
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+ZSTD = "backports.zstd; python_version < '3.14'"
 
 
 @pytest.mark.nightly
@@ -29,5 +30,5 @@ def test_the_fast_lane_passes_with_all_versions_that_are_allowed(tmp_path, resol
     run(uv, "pip", "install", "--python", python, "--resolution", resolution, ROOT)
     run(environment / "bin" / "packer-llm", "demo", "--output", tmp_path / "demo")
     assert "torch is not installed" in run(python, "-m", "packer", "--version")
-    run(uv, "pip", "install", "--python", python, "pytest", "hypothesis", "sybil", "zstandard", "pillow")
+    run(uv, "pip", "install", "--python", python, "pytest", "hypothesis", "sybil", "pillow", ZSTD)
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "@tests/fast.txt")

@@ -15,8 +15,8 @@ from tests.helpers.chat_templates import EXACT, WORDS, save_tokenizer
 from tests.helpers.pack import segments_in
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_ipc, write_lines
+from tests.helpers.zstd import zstd
 
-zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
 
@@ -90,7 +90,7 @@ def write_formats(folder: Path, records) -> dict[str, object]:
     lines = write_lines(folder / "rows.jsonl", records)
     made: dict[str, object] = {"jsonl": lines, "gz": folder / "rows.jsonl.gz", "zst": folder / "rows.jsonl.zst"}
     made["gz"].write_bytes(gzip.compress(lines.read_bytes()))
-    made["zst"].write_bytes(zstandard.compress(lines.read_bytes()))
+    made["zst"].write_bytes(zstd.compress(lines.read_bytes()))
     pq.write_table(table, folder / "rows.parquet", row_group_size=7)
     made["stream"] = write_ipc(folder / "stream.arrow", table, rows=11)
     made["lz4"] = write_ipc(folder / "lz4.arrow", table, compression="lz4", rows=11)

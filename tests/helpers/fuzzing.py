@@ -27,7 +27,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from tests.helpers.fuzzing_kept import KEPT as KEPT
 from tests.helpers.fuzzing_kept import SETS as SETS
@@ -42,6 +41,7 @@ from tests.helpers.token_files import (
     write_indexed,
     write_lines_beside,
 )
+from tests.helpers.zstd import zstd
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.helpers.fuzzing_warm"])
@@ -150,7 +150,7 @@ SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "jsonl": ("a.jsonl", lambda: _lines()),
     "jsonl-labels": ("a.jsonl", lambda: _lines(labels=True)),
     "jsonl-gz": ("a.jsonl.gz", lambda: gzip.compress(_lines(labels=True), mtime=0)),
-    "jsonl-zst": ("a.jsonl.zst", lambda: zstandard.ZstdCompressor(write_checksum=True).compress(_lines())),
+    "jsonl-zst": ("a.jsonl.zst", lambda: zstd.compress(_lines(), options={zstd.CompressionParameter.checksum_flag: 1})),
     "idx": ("a.idx", lambda: _indexed(".idx")),
     "idx-sequences": ("a.idx", lambda: _indexed(".idx", sequences=2)),
     "idx-tokens": ("a.bin", lambda: _indexed(".bin")),
@@ -237,7 +237,7 @@ Documents = list[tuple[list[int], list[int] | None]]
 
 
 def read_plainly(source: Path) -> Documents:
-    """Read the tokens and labels of every document with only pyarrow, gzip, zstandard and json; may raise anything."""
+    """Read the tokens and labels of every document with only pyarrow, gzip, zstd and json; may raise anything."""
     if source.is_dir():
         state = json.loads((source / "state.json").read_bytes())
         return [d for file in state["_data_files"] for d in read_plainly(source / file["filename"])]
@@ -246,7 +246,7 @@ def read_plainly(source: Path) -> Documents:
         if source.suffix == ".gz":
             content = gzip.decompress(content)
         if source.suffix == ".zst":
-            content = zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True).read()
+            content = zstd.decompress(content)
         lines = content.decode("utf-8-sig").split("\n")
         # a tab or a form feed after an object, which is whole, does no harm
         rows = [json.loads(line.strip(" \t\r\v\f"), strict=False) for line in lines if line.strip()]

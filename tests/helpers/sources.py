@@ -10,13 +10,13 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from packer.column_names import NO_LOSS
 from packer.sources.source import Source, TokenTable, read_documents
 from packer.sources.spill import spill_source
 from packer.token_memory import Spans, TokenColumn, gather
 from tests.helpers.writing import write_ipc
+from tests.helpers.zstd import zstd
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]
 
@@ -76,7 +76,7 @@ def write(path: Path, kind: str, documents, labels=None) -> Path:
         case "gz":
             (path := path.with_suffix(".json.gz")).write_bytes(gzip.compress(json_text(documents, labels)))
         case "zst":
-            text = zstandard.compress(json_text(documents, labels))
+            text = zstd.compress(json_text(documents, labels))
             (path := path.with_suffix(".ndjson.zst")).write_bytes(text)
         case "saved":
             datasets.Dataset(table.select([n for n in table.column_names if n != "text"])).save_to_disk(path)

@@ -5,7 +5,8 @@ from functools import cache
 
 import pytest
 
-zstandard = pytest.importorskip("zstandard")
+from tests.helpers.zstd import zstd
+
 pytest.importorskip("transformers")
 
 
@@ -15,6 +16,6 @@ SAMPLE = 200  # documents of each corpus, spread over it
 @cache
 def read(shared_data, name):
     path = next((shared_data / "corpora").glob(f"{name}.jsonl*"))
-    with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
+    with path.open("rb") if path.suffix == ".jsonl" else zstd.open(path, "rb") as file:
         records = [json.loads(line) for line in file.read().splitlines()]
     return records[:: max(1, len(records) // SAMPLE)]

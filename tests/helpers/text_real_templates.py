@@ -9,7 +9,6 @@ import pytest
 from tests.helpers.chat_templates import EXACT, MARKED, REWRITING
 from tests.helpers.text_corpora import read
 
-pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
 
