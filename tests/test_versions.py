@@ -1,6 +1,7 @@
 """The lowest versions that pyproject.toml allows, and the newest, installed in new environments without torch."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,14 @@ def test_the_fast_lane_passes_with_all_versions_that_are_allowed(tmp_path, resol
     assert "torch is not installed" in run(python, "-m", "packer", "--version")
     run(uv, "pip", "install", "--python", python, "pytest", "hypothesis", "sybil", "pillow", ZSTD)
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "@tests/fast.txt")
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.14", "3.15"])
+def test_the_demo_and_the_fast_lane_pass_on_pythons_that_this_machine_lacks(version):
+    if os.getuid() != 0 or shutil.which("debootstrap") is None:
+        pytest.skip("needs root and debootstrap")
+    command = [ROOT / "tests" / "run_on_python.sh", version]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-9000:] + done.stderr[-9000:]
