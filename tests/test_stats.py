@@ -201,6 +201,10 @@ def test_figures_of_packed_rows_are_those_counted_row_by_row(tmp_path: Path, opt
     expected = {"rows": len(rows), "segments": sum(map(len, rows)), "tokens": tokens, "max_len": 40}
     expected |= {"documents": len({int(i) for row in dataset for i in row["doc_ids"] if i >= 0})}
     expected |= {"efficiency": tokens / (len(rows) * 40), "keys_per_token": sum(keys) / tokens}
+    align = options.get("align", 1)
+    expected |= {"align_padding_tokens": sum(-length % align for row in rows for length in row)}
+    planned = stats(source, "--max-len", 40, *(word for name, value in options.items() for word in (f"--{name}", value)))
+    assert planned["align_padding_tokens"] == expected["align_padding_tokens"]
     assert {name: read[name] for name in expected} == expected
     assert read["mean_padding"] == pytest.approx(40 - tokens / len(rows))
     assert read["segments_per_row"] == json.loads(json.dumps(asdict(distribution(tally(list(map(len, rows)))))))

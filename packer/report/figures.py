@@ -148,6 +148,11 @@ class Figures:
         return self.rows * self.max_len - self.totals.tokens_packed
 
     @property
+    def align_padding_tokens(self) -> int:
+        """Number of padding tokens that `--align` adds after the segments."""
+        return int(self.histogram @ (-np.arange(len(self.histogram)) % self.options.align))
+
+    @property
     def documents_over_max_len(self) -> int:
         """Number of documents longer than a row, if the lengths of documents are known."""
         assert self.document_lengths is not None
@@ -202,7 +207,7 @@ class Figures:
         """Return all counts as values for JSON, as `packer stats --json` prints them."""
         content: dict[str, object] = {
             **named(self, "documents", "tokens", "segments", "max_len", "algorithm", "rows"),
-            **named(self, "packing_factor", "padding_tokens", "speedup"),
+            **named(self, "packing_factor", "padding_tokens", "align_padding_tokens", "speedup"),
             **named(self.totals, "documents_packed", "tokens_packed", "documents_split", "tokens_lost"),
             **named(self.totals, "lower_bound", "efficiency"),
             **named(self.options, "max_segments", "long", "keeps_whole"),
@@ -248,7 +253,7 @@ class Figures:
     def _planned_lines(self) -> Iterator[str]:
         totals, options = self.totals, self.options
         yield f"{count_of(self.documents, 'document')}, {count_of(self.tokens, 'token')}"
-        full = f"{percent(totals.efficiency)} full; {fewest(self.rows, totals.lower_bound)}"
+        full = f"{percent(totals.efficiency)} full{self._aligned()}; {fewest(self.rows, totals.lower_bound)}"
         if (before := self.rows_before) is not None:
             by, rows = " and ".join(map(repr, before["by"])), count_of(before["rows"], "row")
             held = f"{before['documents_per_row']:.3g} documents each, {before['most_documents']:,} at most"
@@ -274,8 +279,13 @@ class Figures:
         yield ""
         yield render_epoch(self.epoch)
 
+    def _aligned(self) -> str:
+        """Return the share of the rows that `--align` costs, for the end of a phrase."""
+        ratio = self.align_padding_tokens / (self.rows * self.max_len)
+        return f" ({percent(ratio)} is padding by --align {self.options.align})" if ratio else ""
+
     def _packed_lines(self) -> Iterator[str]:
-        rows, padding = self.row_figures, f"{rounded(self.padding_tokens / self.rows)} tokens per row"
+        rows, padding = self.row_figures, f"{rounded(self.padding_tokens / self.rows)} tokens per row{self._aligned()}"
         facts = [
             ["documents", f"{self.documents:,}", f"{rounded(self.packing_factor)} per row"],
             ["segments", f"{self.segments:,}", "documents, and pieces of split ones"],
