@@ -203,7 +203,8 @@ def test_figures_of_packed_rows_are_those_counted_row_by_row(tmp_path: Path, opt
     expected |= {"efficiency": tokens / (len(rows) * 40), "keys_per_token": sum(keys) / tokens}
     align = options.get("align", 1)
     expected |= {"align_padding_tokens": sum(-length % align for row in rows for length in row)}
-    planned = stats(source, "--max-len", 40, *(word for name, value in options.items() for word in (f"--{name}", value)))
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    planned = stats(source, "--max-len", 40, *words)
     assert planned["align_padding_tokens"] == expected["align_padding_tokens"]
     assert {name: read[name] for name in expected} == expected
     assert read["mean_padding"] == pytest.approx(40 - tokens / len(rows))
