@@ -54,7 +54,7 @@ _MEANINGS: dict[Means, str] = {
     "mask": "1 for trained tokens",
     "inverse_mask": "1 for tokens that are not trained",
     "prompt_length": "number of tokens at the beginning that are not trained",
-    "weight": "1 for trained, 0 for not trained; other weights are refused",
+    "weight": "weight of the loss, a number from 0 on; 0 is not trained",
     "attention": "0 for padding, which is removed",
     "exchanges": "positions at which exchanges of a chat begin",
     "lengths": "lengths of the documents in a row",

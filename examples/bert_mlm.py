@@ -32,7 +32,7 @@ def train(
     rows: int = 16,
     global_batch: int = 256,
     epochs: int = 1,
-    mean: Literal["sequence"] | None = None,
+    mean: Literal["document"] | None = None,
     position_offset: int = 0,
     learning_rate: float = 1e-4,
     max_grad_norm: float = 1.0,
@@ -71,7 +71,7 @@ def train(
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 @click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of AdamW.")
 @click.option(
-    "--mean", type=click.Choice(["token", "sequence"]), default="token", show_default=True, help="Mean of the loss."
+    "--mean", type=click.Choice(["token", "document"]), default="token", show_default=True, help="Mean of the loss."
 )
 @click.option("--position-offset", default=0, show_default=True, help="Position of each first token: 2 for RoBERTa.")
 def main(
@@ -94,7 +94,7 @@ def main(
         rows=rows,
         global_batch=global_batch,
         epochs=epochs,
-        mean=None if mean == "token" else "sequence",
+        mean=None if mean == "token" else "document",
         position_offset=position_offset,
         learning_rate=learning_rate,
     )

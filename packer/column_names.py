@@ -33,6 +33,9 @@ CONTENT_HASH = "packer_content_hash"
 ROW_DOCUMENT = "packer_row_document"
 """Column of decoded documents with their index in a row that another tool packed; not in rows."""
 
+LOSS_WEIGHTS = "loss_weights"
+"""Column with the weight of each document or of each token in the loss; only if a weight is neither 0 nor 1."""
+
 TREE = "tree"
 """Column with three numbers for each node of a segment that is a tree; see `packer.token_memory.prefix_trees`."""
 

@@ -192,7 +192,7 @@ def test_a_step_that_trains_nothing_has_a_loss_of_zero(dataset):
             assert loss.item() == 0
             loss.backward()
     assert not any(gradient.any() for gradient in gradients(model).values())
-    weighted = [packer.collate([row], loss_weights="sequence")]
+    weighted = [packer.collate([row], loss_weights="document")]
     assert packer.num_items_in_batch(weighted) == 1
 
 

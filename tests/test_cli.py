@@ -66,7 +66,7 @@ def test_every_command_says_what_it_does_and_documents_every_option_in_80_column
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in COMMANDS["pack"].params}
-    shaping = options_of(PackOptions).keys() - {"is_holdout"}
+    shaping = options_of(PackOptions).keys() - {"is_holdout", "weights_per"}
     assert shaping <= options
     others = "dataset output as_json debug help_all workers sync overwrite for_trainer"
     assert options - shaping == {*others.split(), "ranks", "engine"}

@@ -186,13 +186,13 @@ def test_exchanges_begin_where_they_begin_without_masks(encode):
     ("said", "train_on", "words"),
     [
         (
-            {"m1": {"weight": 0.5}},
+            {"m1": {"weight": -0.5}},
             None,
-            "'messages' message 1 has weight '0.5', where 0 or 1, or false or true, is expected",
+            "'messages' message 1 has weight '-0.5', where a finite number from 0 on is expected",
         ),
-        ({"m1": {"weight": 2}}, None, "message 1 has weight '2', where 0 or 1"),
-        ({"m3": {"weight": "0"}}, None, "message 3 has weight '0', where 0 or 1"),
-        ({"m0": {"weight": [0]}}, None, r"message 0 has weight '\[0\]', where 0 or 1"),
+        ({"m3": {"weight": "0"}}, None, "message 3 has weight '0', where a finite number"),
+        ({"m0": {"weight": [0]}}, None, r"message 0 has weight '\[0\]', where a finite number"),
+        ({"m1": {"weight": 0.5}}, "all", "message 1 has weight 0.5, and --train-on all trains every message alike:"),
         ({"m1": {"train": "false"}}, None, "message 1 has train 'false', where 0 or 1, or false or true"),
         ({"m1": {"train": True, "weight": 0}}, None, "message 1 has weight 0 and train true; leave one of them out"),
         (

@@ -44,7 +44,7 @@ def test_a_dataloader_without_the_sampler_collates_rows_as_they_come(dataset):
 @pytest.mark.nightly
 def test_a_collate_with_options_goes_to_workers(dataset):
     static = packer.static_shape(dataset, rows=2)
-    collate = partial(packer.collate, static=static, loss_weights="sequence")
+    collate = partial(packer.collate, static=static, loss_weights="document")
     loader = DataLoader(dataset, batch_size=2, collate_fn=collate, num_workers=1, multiprocessing_context="spawn")
     assert {tuple(batch["loss_weights"].shape) for batch in loader} == {(1, static.tokens)}
 

@@ -230,7 +230,7 @@ def bert_alone(folder: Path, *, mean: str) -> tuple[float, float]:
 
 
 @pytest.mark.nightly(after=1)
-@pytest.mark.parametrize("mean", ["token", "sequence"])
+@pytest.mark.parametrize("mean", ["token", "document"])
 def test_masked_language_training(bert, mean):
     packed, model = bert / "wikipedia-packed-512", bert / "google-bert" / "bert-base-uncased"
     output = run("bert_mlm", packed, model, "--rows", 3, "--global-batch", 60, "--mean", mean)

@@ -334,7 +334,7 @@ def test_static_shape_holds_every_batch_of_a_dataset(tmp_path, rows, max_segment
         shapes = set()
         for epoch in range(3):
             for batch in packer.batches(
-                dataset, rows=rows, epoch=epoch, static=static, format=name, tensors="numpy", loss_weights="sequence"
+                dataset, rows=rows, epoch=epoch, static=static, format=name, tensors="numpy", loss_weights="document"
             ):
                 shapes.add(tuple(np.shape(value) for value in batch.values()))
                 assert batch["position_ids"].max() < MAX_LEN
@@ -402,8 +402,8 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
             {"format": "encoder", "keep_tokens": ["token_type_ids"]},
             "the rows have no column token_type_ids, only",
         ),
-        ({"format": "encoder", "loss_weights": "sequence"}, "loss_weights need labels: pass mlm, or keep_tokens"),
-        ({"loss_weights": "token"}, "loss_weights is 'token': choose sequence or document, or None"),
+        ({"format": "encoder", "loss_weights": "document"}, "loss_weights need labels: pass mlm, or keep_tokens"),
+        ({"loss_weights": "sequence"}, "loss_weights is 'sequence': choose token or document or weight"),
         (
             {"mlm": MLM, "mtp": 1},
             "mtp predicts tokens further ahead, which mlm shows to the model: leave one of them",

@@ -1,4 +1,4 @@
-"""The loss of packed rows is that of the unpacked batch: per token, per sequence and per document, over all ranks."""
+"""The loss of packed rows is that of the unpacked batch: per token and per document, over all ranks."""
 
 from pathlib import Path
 
@@ -46,12 +46,26 @@ def packed(documents, tmp_path_factory) -> Path:
     return folder / "packed"
 
 
-def train_unpacked(model, documents, *, per):
-    """(loss, gradients) of the pieces of all documents, each run by itself, and averaged as `per` says."""
+def batches_of_pieces(dataset, *, rows):
+    """The batch of every piece, by its document and first token."""
+    batches = packer.batches(dataset, rows=rows, keep=["doc_starts"], tensors="numpy")
+    pieces = [(number, batch["segments"]) for number, batch in enumerate(batches)]
+    return {
+        place: number
+        for number, found in pieces
+        for place in zip(found["doc_ids"].tolist(), found["doc_starts"].tolist(), strict=True)
+    }
+
+
+def train_unpacked(model, documents, *, per, batch_of=None):
+    """(loss, gradients) of the pieces of all documents, each run by itself, and averaged as `per` says.
+
+    Pieces of a document in different batches (`batch_of`) count as documents.
+    """
     sums, counts = {}, {}
     for number, (tokens, labels) in enumerate(documents):
         for start in range(0, len(tokens), MAX_LEN):
-            name = {"token": "all", "document": number, "sequence": (number, start)}[per]
+            name = "all" if per == "token" else (number, batch_of[number, start] if batch_of else 0)
             piece = torch.tensor([tokens[start : start + MAX_LEN]]), torch.tensor([labels[start : start + MAX_LEN]])
             logits = model(input_ids=piece[0], use_cache=False).logits
             sums[name] = sums.get(name, 0) + loss_sum(logits, piece[1])
@@ -85,33 +99,29 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("format", ["hf", "hf_rows"])
-@pytest.mark.parametrize(
-    ("per", "rows"), [("token", 1), ("token", 3), ("sequence", 1), ("sequence", 3), ("document", 9)]
-)
+@pytest.mark.parametrize(("per", "rows"), [("token", 1), ("token", 3), ("document", 3), ("document", 9)])
 def test_loss_and_gradients_equal_the_unpacked_batch(documents, packed, format, per, rows):
     model = tiny_llama(dtype=torch.float64)
     dataset = packer.load(packed)
     assert len(dataset) == 7, "batches of 3 are of different sizes; one of 9 holds all pieces of a document"
-    weights = None if per == "token" else per
-    batches = list(packer.batches(dataset, rows=rows, format=format, loss_weights=weights))
-    assert_same(train_packed(model, batches), train_unpacked(model, documents, per=per))
+    batches = list(packer.batches(dataset, rows=rows, format=format, loss_weights=per))
+    batch_of = batches_of_pieces(dataset, rows=rows)
+    assert_same(train_packed(model, batches), train_unpacked(model, documents, per=per, batch_of=batch_of))
 
 
 def test_static_batches_and_batches_of_no_rows_change_nothing(documents, packed):
     model = tiny_llama(dtype=torch.float64)
     dataset = packer.load(packed)
-    static = packer.static_shape(dataset, rows=3)
-    batches = list(packer.batches(dataset, rows=3, loss_weights="sequence", static=static))
-    batches.append(packer.collate(dataset.__getitems__([]), loss_weights="sequence"))
-    assert_same(train_packed(model, batches), train_unpacked(model, documents, per="sequence"))
+    static = packer.static_shape(dataset, rows=9)
+    batches = list(packer.batches(dataset, rows=9, loss_weights="document", static=static))
+    batches.append(packer.collate(dataset.__getitems__([]), loss_weights="document"))
+    assert_same(train_packed(model, batches), train_unpacked(model, documents, per="document"))
 
 
-def test_the_three_means_are_not_the_same(documents):
+def test_the_means_are_not_the_same(documents):
     model = tiny_llama(dtype=torch.float64)
-    token, sequence, document = (
-        train_unpacked(model, documents, per=per)[0] for per in ("token", "sequence", "document")
-    )
-    assert min(abs(token - sequence), abs(token - document), abs(sequence - document)) > 1e-3
+    token, document = (train_unpacked(model, documents, per=per)[0] for per in ("token", "document"))
+    assert abs(token - document) > 1e-3
 
 
 def test_hugging_face_models_take_the_number_of_items(documents, packed):
@@ -122,7 +132,7 @@ def test_hugging_face_models_take_the_number_of_items(documents, packed):
     assert sum(losses) == pytest.approx(train_unpacked(model, documents, per="token")[0], abs=1e-5)
 
 
-def test_items_are_trained_tokens_or_sequences_whatever_the_format(documents, packed):
+def test_items_are_trained_tokens_or_documents_whatever_the_format(documents, packed):
     dataset = packer.load(packed)
     pieces = [
         labels[start : start + MAX_LEN][1:] for _, labels in documents for start in range(0, len(labels), MAX_LEN)
@@ -131,17 +141,17 @@ def test_items_are_trained_tokens_or_sequences_whatever_the_format(documents, pa
     for format in ("hf", "hf_rows", "torchtitan", "megatron"):
         batches = list(packer.batches(dataset, rows=3, format=format))
         assert packer.num_items_in_batch(batches) == trained
-    sequences = sum(any(label != NO_LOSS for label in piece) for piece in pieces)
+    count = sum(any(label != NO_LOSS for label in labels[1:]) for _, labels in documents)
     for format in ("hf", "hf_rows", "megatron"):
-        batches = list(packer.batches(dataset, rows=3, format=format, loss_weights="sequence"))
-        assert packer.num_items_in_batch(batches) == pytest.approx(sequences)
+        batches = list(packer.batches(dataset, rows=9, format=format, loss_weights="document"))
+        assert packer.num_items_in_batch(batches) == pytest.approx(count)
 
 
 row_segments = st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda lengths: sum(lengths) <= 8)
 
 
-@given(st.lists(row_segments, min_size=1, max_size=4), st.sampled_from(["sequence", "document"]), st.data())
-def test_weights_equal_the_naive_ones_in_every_format(lengths, per, data):
+@given(st.lists(row_segments, min_size=1, max_size=4), st.data())
+def test_weights_equal_the_naive_ones_in_every_format(lengths, data):
     rows = []
     for segments in lengths:
         tail = 8 - sum(segments)
@@ -159,13 +169,13 @@ def test_weights_equal_the_naive_ones_in_every_format(lengths, per, data):
             }
         )
     arrays = [{name: np.array(values, np.int64) for name, values in row.items()} for row in rows]
-    expected, sequences = naive.loss_weights(rows, per=per)
+    expected, count = naive.loss_weights(rows)
     found = {
-        name: packer.collate(arrays, format=name, loss_weights=per, tensors="numpy")
+        name: packer.collate(arrays, format=name, loss_weights="document", tensors="numpy")
         for name in ("hf", "hf_rows", "megatron")
     }
     assert found["hf"]["loss_weights"].tolist() == [expected]
-    assert found["hf"]["loss_weights"].sum() == pytest.approx(sequences)
+    assert found["hf"]["loss_weights"].sum() == pytest.approx(count)
     for name, batch in found.items():
         trained = batch["labels"] != NO_LOSS
         assert batch["loss_weights"].shape == batch["labels"].shape
@@ -178,7 +188,7 @@ def test_weights_equal_the_naive_ones_in_every_format(lengths, per, data):
 
 
 @pytest.mark.nightly(after=1)
-@pytest.mark.parametrize("per", ["token", "sequence"])
+@pytest.mark.parametrize("per", ["token", "document"])
 def test_two_ranks_with_different_numbers_of_tokens_make_the_step_of_one(two_ranks, documents, packed, per):
     found = [torch.load(two_ranks / f"{per}-{rank}.pt") for rank in range(2)]
     assert found[0]["own_items"] != found[1]["own_items"]

@@ -177,12 +177,12 @@ WRONG = {
     "below": ({"prompt_mask": [0, -1, 1]}, "'prompt_mask' holds -1 at position 1: a mask is 0 or 1"),
     "number": ({"loss_mask": 1}, "'loss_mask' holds .* lists? of numbers"),
     "weights": (
-        {"loss_scale": [0.0, 2.0, 1.0]},
-        "'loss_scale' holds 2.0 at position 1: weights .* keep_tokens loss_scale",
+        {"loss_scale": [0.0, -2.0, 1.0]},
+        "'loss_scale' holds -2.0 at position 1: a weight of the loss is a finite number from 0 on",
     ),
     "weight": (
-        {"loss_multiplier": 0.5},
-        "'loss_multiplier' holds 0.5 as weight: .* keep loss_multiplier",
+        {"loss_multiplier": -0.5},
+        "'loss_multiplier' holds -0.5 as weight: a weight of the loss is a finite number from 0 on",
     ),
     "text": ({"loss_weight": "high"}, "'loss_weight' holds high as weight"),
     "long prompt": (
@@ -210,8 +210,8 @@ def test_what_cannot_be_read_is_refused_by_its_name(tmp_path, column, message, k
 
 def test_a_record_with_a_wrong_number_is_left_out(tmp_path):
     good = {"input_ids": [1, 2, 3], "prompt_length": 1, "loss_scale": [1, 0, 1], "loss_multiplier": 1}
-    bad = [{**good, "prompt_length": 4}, {**good, "prompt_length": "one"}, {**good, "loss_multiplier": 0.5}]
-    bad += [{**good, "loss_scale": [1, 0, 2]}]
+    bad = [{**good, "prompt_length": 4}, {**good, "prompt_length": "one"}, {**good, "loss_multiplier": -0.5}]
+    bad += [{**good, "loss_scale": [1, 0, -2]}]
     source = write_lines(tmp_path / "a.jsonl", [good, *bad, good])
     packer.pack(source, tmp_path / "out", max_len=8, on_error="skip")
     found = {number: labels for number, (_, labels, _) in documents_in(tmp_path / "out").items()}
@@ -309,6 +309,6 @@ def test_a_weight_that_is_a_single_number_may_mean_anything_and_is_named(tmp_pat
     source = write_as(tmp_path / f"lists-{FILES[kind]}", [{"input_ids": [1, 2, 3], name: [1, 0, 1]}] * 2)
     packer.pack(source, tmp_path / "lists", max_len=8)
     assert [found[1] for found in documents_in(tmp_path / "lists").values()] == [[-100, -100, 3]] * 2
-    source = write_as(tmp_path / f"halves-{FILES[kind]}", [{"input_ids": [1, 2, 3], name: [1.0, 0.5, 1.0]}] * 2)
-    with pytest.raises(packer.PackerError, match=f"'{name}' holds 0.5 at position 1: weights other than 0 and 1"):
+    source = write_as(tmp_path / f"halves-{FILES[kind]}", [{"input_ids": [1, 2, 3], name: [1.0, -0.5, 1.0]}] * 2)
+    with pytest.raises(packer.PackerError, match=f"'{name}' holds -0.5 at position 1: a weight of the loss is"):
         packer.pack(source, tmp_path / "halves", max_len=8)

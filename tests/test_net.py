@@ -319,7 +319,6 @@ BATCHES = {
     "segment_ids": {"format": "segment_ids"},
     "encoder with additive masks": {"format": "encoder", "additive_mask": True, "position_offset": 2},
     "extra heads": {"mtp": 2, "format": "hf_rows"},
-    "loss by sequence": {"loss_weights": "sequence"},
     "loss by document": {"loss_weights": "document", "format": "megatron"},
     "kept": {"keep": ["images", "topic"], "keep_tokens": ["scores"]},
     "order on disk": {"seed": None},

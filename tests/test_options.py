@@ -27,7 +27,8 @@ from tests.helpers.places import ROOT
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
     "document": "sequence", "eos_id": 5, "dtype": "uint16", "on_error": "skip",
-    "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
+    "keep": ("topic", "score"), "keep_tokens": ("logprob",), "weight": "importance",
+    "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
     "limit": ("images:16",), "balance_ranks": 8, "align": 4, "untrained": "drop",
     "seed": 7, "pad_id": 9, "long": "truncate", "split_at": "tokens",
@@ -151,7 +152,7 @@ def test_help_in_python_has_every_option_and_its_sentence(function):
     of = "pack" if function is packer.PackOptions else function.__name__
     for name in inspect.signature(function).parameters.keys() & options_of(PackOptions).keys():
         option = options_of(PackOptions)[name]
-        assert of in option.commands or name == "is_holdout"
+        assert of in option.commands or name in ("is_holdout", "weights_per")
         if function in (packer.pack, packer.PackOptions) and name != "max_len":
             assert f" {name}: {python_words(option.help)} " in text
     asked = {name for name, option in options_of(PackOptions).items() if of in option.commands}

@@ -231,7 +231,9 @@ LENGTH = TEMPLATES["text"].replace("{{ message.content }}", "{{ message.content 
 @pytest.mark.parametrize(("template", "text"), [(STRIPS, "  The"), (LENGTH, "The")])
 def test_parts_whose_place_is_not_known_are_refused(labels_of, template, text):
     answer = {"role": "assistant", "content": [{"text": text, "weight": 0}, {"text": " fox"}]}
-    words = r"a part of message 1 \(assistant\) is not trained, and the chat template changes or moves it, .* weight"
+    words = (
+        r"a part of message 1 \(assistant\) is not trained like the rest, and the chat template .* moves it, .* weight"
+    )
     with pytest.raises(Exception, match=words):
         labels_of(template, messages=[QUESTION, answer])
     labels_of(template, messages=[QUESTION, {**answer, "weight": 0}, QUESTION, {"role": "assistant", "content": "42"}])
@@ -244,15 +246,19 @@ def test_a_content_that_is_written_twice_is_left_out_twice(labels_of, tokenizer)
     assert labels_of(TWICE, messages=[QUESTION, answer]) == [expected(tokenizer, rendered)]
 
 
+WEIGHTS = ("weight", "loss_scale")
 PART = {"type": "text", "text": "The"}
 SPAN = {"begin_offset": 0, "end_offset": 2, "train": True}
 WRONG = [
     *(({name: value}, f"'messages' message 1 has {name} '{value}', where 0 or 1, or false or true, is expected")
-      for name in NAMES for value in (0.5, 2, -1, "true", "0")),
+      for name in NAMES if name not in WEIGHTS for value in (0.5, 2, -1, "true", "0")),
+    *(({name: value}, f"'messages' message 1 has {name} '{value}', where a finite number from 0 on is expected")
+      for name in WEIGHTS for value in (-1, -0.5, float("nan"), float("inf"), 1e39, "true", "0")),
     ({"loss": [1]}, "'messages' message 1 has loss '[1]', where"),
     ({"loss": 0, "trainable": True}, "'messages' message 1 has loss 0 and trainable true; leave one of them out"),
     ({"masked": True, "weight": 1}, "has weight 1 and masked true; leave one of them out"),
-    ({"content": [{**PART, "weight": 0.5}]}, "part 0 of 'messages' message 1 has weight '0.5', where 0 or 1"),
+    ({"weight": 0.5, "loss_scale": 1}, "message 1 has weight 0.5 and loss_scale 1; leave one of them out"),
+    ({"content": [{**PART, "weight": -1}]}, "part 0 of 'messages' message 1 has weight '-1', where a finite number"),
     ({"content": [{**PART, "weight": 0, "masked": 0}]}, "part 0 of 'messages' message 1 has weight 0 and masked 0;"),
     ({"content": [PART, {**PART, "loss": 1}], "weight": 0},
      "message 1 has weight 0, and part 1 of 'messages' message 1 has loss 1; leave one of them out"),

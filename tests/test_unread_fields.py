@@ -103,6 +103,9 @@ def test_no_column_of_the_table_is_dropped_in_silence(tmp_path, kind, what):
     for field in FIELDS["tokens"][1:]:
         source = write_as(tmp_path / f"{field.name}.{kind}", [{"input_ids": [1, 2, 3], field.name: VALUES[what]}] * 2)
         done = run("pack", source, "--max-len", 8, "--no-sync", "-o", tmp_path / f"out-{field.name}")
+        if field.means == "weight" and not field.only_lists and what == "number":  # used
+            assert packer.load(tmp_path / f"out-{field.name}").has_weights
+            continue
         is_said = f"'{field.name}'" if done.exit_code else f"Unused fields: {field.name}\n"
         assert is_said in done.output or (done.exit_code == 0 and field.name in harmless), done.output
 

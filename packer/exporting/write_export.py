@@ -116,6 +116,11 @@ def export(
     target = TARGETS[to]
     compression = compression if target.ending == ".parquet" else "none"
     dataset = _load_with_tokens(packed)
+    if dataset.has_weights and target.columns:
+        raise PackerError(
+            f"{dataset.path} has weights of the loss, and {to} has no column for them: choose --to parquet, or remove "
+            "the weights from the source"
+        )
     out = _output(dataset.path, job.output, to)
     facts = {
         "fingerprint": dataset.fingerprint,

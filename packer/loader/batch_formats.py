@@ -5,8 +5,9 @@
 `packer.collate(rows, format="megatron", mtp=1)` is the short form. Options have the same meaning in all formats:
 
     static            shape of all batches, from `static_shape`, so that torch.compile compiles once
-    loss_weights      adds `loss_weights`, float64 and aligned with the labels, for a mean loss per "sequence" or
-                      "document", see `causal_lm_loss`; do not pass it to the model
+    loss_weights      "token": all trained tokens have the same weight in the loss. "document" (a mean loss per
+                      document) and "weight" (stored weights) add `loss_weights`, float64 and aligned with the labels,
+                      see `causal_lm_loss`; do not pass it to the model. Rows with stored weights need this option
     mtp               number of extra prediction heads; adds `mtp_labels`, which never cross a segment boundary
     padding_mask      adds `padding_mask`, bool, True for padding; the routers of experts use it
     mlm               masks tokens; the labels are the original tokens
@@ -46,6 +47,7 @@ from packer.loader.row_tokens import (
     as_tensors,
     attention_mask,
     check_accelerate,
+    check_loss_weights,
     rows_as_arrays,
     shift_left,
 )
@@ -71,6 +73,7 @@ class BatchFormat(ABC):
         check_range("epoch", epoch)
         check_accelerate()
         arrays = rows_as_arrays(rows)
+        check_loss_weights(getattr(self, "loss_weights", None), arrays)
         if TREE_INPUT_IDS in arrays[0] and not isinstance(self, TreeBatch):
             raise PackerError(
                 "the rows hold trees (--pairs, --share-prefixes), whose branches would see each other in any other "
@@ -219,7 +222,7 @@ class EncoderBatch(ModelBatch):
         for name in dict.fromkeys([*types, *self.keep_tokens]):
             values = _kept_tokens(tokens, name)
             batch[name] = values.reshape(len(rows), -1, *values.shape[1:])
-        if self.loss_weights is not None and "labels" not in batch:
+        if self.loss_weights not in (None, "token") and "labels" not in batch:
             raise PackerError('loss_weights need labels: pass mlm, or keep_tokens=["labels"] for those on disk')
         batch |= tokens.targets(batch.get("labels", input_ids), self.loss_weights)
         batch["segments"] = {"segment_ids": segment_ids, **_kept_segments(tokens, self.keep or ())}
@@ -303,7 +306,7 @@ class MegatronBatch(BatchFormat):
             "max_seqlen": np.array([tokens.longest], np.int32),
         }
         batch |= tokens.targets(labels, self.loss_weights, self.mtp)
-        if self.loss_weights is not None:
+        if "loss_weights" in batch:
             batch["loss_weights"] = shift_left(batch["loss_weights"], 0.0)
         if self.padding_mask:
             batch["padding_mask"] = tokens.padding()[None]
@@ -369,8 +372,9 @@ class TreeBatch(BatchFormat):
             "tree": np.stack([nodes.visible_until(), positions]).astype(np.int32),
             "use_cache": False,
         }
-        if self.loss_weights is not None:
-            batch["loss_weights"] = nodes.loss_weights(labels, tokens.doc_ids, per=self.loss_weights)[None]
+        if self.loss_weights not in (None, "token"):
+            weights = tokens.loss_weights(labels, nodes.documents(tokens.doc_ids), self.loss_weights)
+            batch["loss_weights"] = weights[None]
         if self.keep is not None:
             of_tokens = {"segment_of_token": nodes.segments, "answer_of_token": nodes.answers}
             of_tokens = {name: values.repeat(nodes.lengths) for name, values in of_tokens.items()}

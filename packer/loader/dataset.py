@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS, PADDING
+from packer.column_names import LOSS_WEIGHTS, NO_LOSS, PADDING
 from packer.errors import PackerError
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
@@ -120,10 +120,15 @@ class PackedDataset:
     def columns(self) -> set[str]:
         """Names of the columns that the manifest lists."""
         options, row_format = self.manifest.options, self.manifest.row_format
-        of_tokens = {*row_format.token_columns, *options.keep_tokens}
+        of_tokens = {*row_format.token_columns, *options.kept_tokens}
         if options.index_only and self._tokens is None:
             of_tokens = set()
         return {*of_tokens, *row_format.segment_columns, *options.kept}
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether documents or tokens have weights in the loss other than 0 and 1, which batches can return."""
+        return LOSS_WEIGHTS in self.columns
 
     @property
     def types(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.permute import COMBINED, key_of
-from packer.column_names import SOURCE, TREE_INPUT_IDS
+from packer.column_names import LOSS_WEIGHTS, SOURCE, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
@@ -179,6 +179,11 @@ class CombinedDataset(PackedDataset):
     def column_names(self) -> list[str]:
         """Names of the columns in each row."""
         return [*self.datasets[0].column_names, SOURCE]
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether any dataset has weights in the loss; rows of the others have the weight 1."""
+        return any(dataset.has_weights for dataset in self.datasets)
 
     @property
     def pad_id(self) -> int:
@@ -407,9 +412,9 @@ def _refuse_misfits(first: PackedDataset, other: PackedDataset) -> None:
         "segments aligned to": lambda dataset: dataset.manifest.options.align,
         "rows with": lambda dataset: "trees" if TREE_INPUT_IDS in dataset.columns else "no trees",
         "a tokenizer with hash": lambda dataset: text.tokenizer if (text := dataset.manifest.source.text) else None,
-        "columns": lambda dataset: ", ".join(sorted(dataset.columns)),
+        "columns": lambda dataset: ", ".join(sorted(dataset.columns - {LOSS_WEIGHTS})),
         "columns of the types": lambda dataset: ", ".join(
-            f"{name} {kind}" for name, kind in sorted(dataset.types.items())
+            f"{name} {kind}" for name, kind in sorted(dataset.types.items()) if name != LOSS_WEIGHTS
         ),
     }
     for name, fact in facts.items():

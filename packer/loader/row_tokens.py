@@ -11,17 +11,19 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import cu_seqlens_of, restart_positions
-from packer.column_names import ANSWER, NO_LOSS, PADDING, RECORD_IDS, SOURCE, TREE, input_ids_in
+from packer.column_names import ANSWER, LOSS_WEIGHTS, NO_LOSS, PADDING, RECORD_IDS, SOURCE, TREE, input_ids_in
 from packer.errors import PackerError, extra
 
-LossWeights = Literal["sequence", "document"]
+LossWeights = Literal["token", "document", "weight"]
+"""Tokens with the same weight in the loss: every trained token, those of one document together, or as stored."""
+
 Rows = Sequence[Mapping[str, NDArray[Any]]]
 """Rows of a batch; each maps column names to arrays, as `PackedDataset` returns them."""
 
@@ -170,12 +172,51 @@ class RowTokens:
     ) -> dict[str, NDArray[Any]]:
         """Return `loss_weights` and `mtp_labels`, if requested, for labels that are not shifted."""
         found: dict[str, NDArray[Any]] = {}
-        if loss_weights is not None:
-            weights = token_loss_weights(labels.reshape(-1), self.lengths, self.doc_ids, per=loss_weights)
-            found["loss_weights"] = weights.reshape(labels.shape)
+        if loss_weights not in (None, "token"):
+            documents = np.unique(self.doc_ids, return_inverse=True)[1].repeat(self.lengths)
+            found["loss_weights"] = self.loss_weights(labels, documents, loss_weights)
         if mtp:
+            if loss_weights == "weight":
+                raise PackerError('mtp_labels have no stored weights: leave mtp out, or pass loss_weights="token"')
             found["mtp_labels"] = mtp_labels(labels, self.lengths, depths=mtp)
         return found
+
+    def loss_weights(
+        self, labels: NDArray[np.integer[Any]], documents: NDArray[np.int64], kind: LossWeights
+    ) -> NDArray[np.float64]:
+        """Return the weight of each token in the loss, in the shape of the labels; 0 for tokens without loss.
+
+        For "document", the weight is 1 / (trained tokens of its document), so that the weighted mean over tokens is the
+        mean over documents of the mean over their tokens: the loss of an unpacked batch with each sequence averaged
+        separately, as in Krell et al. (arXiv 2107.02027). Segments of a split document in one batch count together.
+        For "weight", it is the stored weight, or 1 if the row's dataset has none.
+
+        Example: labels [-100, 5, 6, -100, 7] of documents [0, 0, 0, 1, 1] -> [0, 1/2, 1/2, 0, 1] for "document".
+
+        Args:
+            labels: labels that are not shifted.
+            documents: document of each token, from 0; shape (tokens,).
+            kind: "document" or "weight".
+        """
+        trained = labels.reshape(-1) != NO_LOSS
+        if kind == "weight":
+            weights = self._stored_weights()
+        else:
+            weights = 1 / np.maximum(np.bincount(documents, weights=trained), 1)[documents]
+        return np.where(trained, weights, 0.0).reshape(labels.shape)
+
+    def _stored_weights(self) -> NDArray[np.float64]:
+        """Return the stored weight of each token, shape (tokens,)."""
+        weights = np.ones(int(self.lengths.sum()))
+        place = 0
+        for row, count in zip(self.rows, self.counts, strict=True):
+            if LOSS_WEIGHTS in row:
+                of_row = np.asarray(row[LOSS_WEIGHTS], np.float64)
+                if len(of_row) == len(row["seq_lengths"]):  # a weight per segment
+                    of_row = of_row.repeat(row["seq_lengths"])
+                weights[place : place + count] = of_row[:count]
+            place += count
+        return weights
 
     def segment_ids(self) -> NDArray[np.int32]:
         """Return the number of each token's segment in its row, from 1; 0 for padding. Shape (tokens,)."""
@@ -206,10 +247,11 @@ class RowTokens:
 
 
 def _check_column(name: str, rows: Rows) -> None:
-    if name not in rows[0]:
-        raise PackerError(
-            f"the rows have no column {name}, only {', '.join(rows[0])}: pack with it, or do not ask for it"
-        )
+    for row in rows:
+        if name not in row:
+            raise PackerError(
+                f"the rows have no column {name}, only {', '.join(row)}: pack with it, or do not ask for it"
+            )
 
 
 def shift_left(values: NDArray[Any], fill: float) -> NDArray[Any]:
@@ -255,38 +297,15 @@ def mtp_labels(
     return np.ascontiguousarray(found.reshape(depths, *labels.shape).swapaxes(0, 1))
 
 
-def check_loss_weights(per: str) -> None:
-    """Raise PackerError unless `per` is "sequence" or "document"."""
-    if per not in ("sequence", "document"):
-        raise PackerError(f"loss_weights is {per!r}: choose sequence or document, or None for the mean over tokens")
-
-
-def token_loss_weights(
-    labels: NDArray[Any], lengths: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
-) -> NDArray[np.float64]:
-    """Return token weights for a mean over sequences or documents: 1 / (trained tokens of its sequence or document).
-
-    A token is trained if its label is not -100; other tokens have weight 0. The weights of a sequence therefore sum
-    to 1, or to 0 if none of its tokens is trained, and the sum of all weights is the number of sequences with a
-    trained token. `(weights * cross_entropy).sum() / weights.sum()` is the mean over sequences of the mean over their
-    tokens: the loss of the unpacked batch with each sequence averaged separately, as in Krell et al. (arXiv
-    2107.02027).
-
-    Per "sequence", each segment is averaged separately. Per "document", all segments of a split document in this batch
-    are averaged together. Labels are not shifted, and `lengths` of the segments sum to the number of labels.
-
-    Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
-    """
-    check_loss_weights(per)
-    groups = np.arange(len(lengths)) if per == "sequence" else np.unique(doc_ids, return_inverse=True)[1]
-    return group_weights(labels, groups.repeat(lengths))
-
-
-def group_weights(labels: NDArray[Any], groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return 1 / (trained tokens in its group) for each trained token, 0 for others; groups: group of each token."""
-    trained = labels != NO_LOSS
-    counts = np.bincount(groups, weights=trained)
-    return np.where(trained, 1 / np.maximum(counts, 1)[groups], 0.0)
+def check_loss_weights(kind: LossWeights | None, rows: Rows) -> None:
+    """Raise a PackerError unless `kind` is a kind of weights, or None for rows without stored weights."""
+    if kind is None and any(LOSS_WEIGHTS in row for row in rows):
+        raise PackerError(
+            'the rows have weights of the loss: pass loss_weights="weight" to use them, with a format that supports '
+            'it, or "token" to train all tokens alike'
+        )
+    if kind not in (None, *get_args(LossWeights)):
+        raise PackerError(f"loss_weights is {kind!r}: choose {' or '.join(get_args(LossWeights))}")
 
 
 NODE = 3
@@ -385,18 +404,10 @@ class Nodes:
                 ends[parents[node]] = max(ends[parents[node]], ends[node])
         return np.array(ends, np.int64).repeat(self.lengths)
 
-    def loss_weights(
-        self, labels: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
-    ) -> NDArray[np.float64]:
-        """Return the weights of `token_loss_weights` as if the documents of trees were separate.
-
-        `doc_ids` has the document key of each segment. Per "document", all segments of a split document are averaged
-        together.
-        """
-        check_loss_weights(per)
-        owners = doc_ids[self.segments] if per == "document" else self.segments
-        _, documents = np.unique(np.stack([owners, self.answers]), axis=1, return_inverse=True)
-        return group_weights(labels, documents.reshape(-1).repeat(self.lengths))
+    def documents(self, doc_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the document of each token, from 0, shape (tokens,); `doc_ids` has the key of each segment's."""
+        _, documents = np.unique(np.stack([doc_ids[self.segments], self.answers]), axis=1, return_inverse=True)
+        return documents.reshape(-1).repeat(self.lengths)
 
 
 Tensors = Literal["torch", "numpy"]

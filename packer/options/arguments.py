@@ -46,6 +46,7 @@ class PackArguments(StatsArguments, total=False):
     lengths_column: str | None
     keep: Sequence[str]
     keep_tokens: Sequence[str]
+    weight: str | None
     holdout: float | str | None
     untrained: Untrained
     balance_ranks: int | None
@@ -66,6 +67,7 @@ class TokenizeArguments(TypedDict, total=False):
     split: str | None
     on_error: OnError
     keep: Sequence[str]
+    weight: str | None
     text_column: str | None
     train_on: TrainOn | None
     chat_template: str | Path | None

@@ -46,6 +46,7 @@ Document = Literal["document", "sequence"]
 TokenType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 TrainOn = Literal["all", "completion", "assistant", "each-answer"]
 TokenColumn = Literal["position_ids"]
+WeightsPer = Literal["document", "token"]
 Compression = Literal["zstd", "snappy", "none"]
 
 BUILT_IN_TEMPLATES = ("chatml", "gemma3", "glm4moe", "llama3", "qwen3")  # files of packer/text/built_in_templates

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from packer.algorithms import ALGORITHMS, get_algorithm
-from packer.column_names import ANSWER, RECORD_IDS, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
+from packer.column_names import ANSWER, LOSS_WEIGHTS, RECORD_IDS, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
 from packer.errors import OptionError, PackerError
 from packer.json_records import JsonRecord, read_fields
 from packer.options.option import (
@@ -28,6 +28,7 @@ from packer.options.option import (
     TokenType,
     TrainOn,
     Untrained,
+    WeightsPer,
     as_bytes,
     as_length,
     as_path,
@@ -92,6 +93,14 @@ class ReadOptions(JsonRecord):
     )
     keep_tokens: tuple[str, ...] = option(
         (), "Column of lists to keep, with one or k values per token.", READING, metavar="COLUMN", commands=PACK
+    )
+    weight: str | None = option(
+        None,
+        "Column with the weight of each document in the loss, or lists with the weight of each token, from 0 on.",
+        READING,
+        metavar="COLUMN",
+        commands=("pack", "tokenize"),
+        default_words="the known columns of weights in docs/reference/fields.md",
     )
     tokenizer: str | None = option(
         None,
@@ -178,7 +187,10 @@ class ReadOptions(JsonRecord):
     def _check_names(self) -> None:
         """Raise an OptionError if a column to keep has the name of a column of the rows, or is named twice."""
         names = [*self.keep, *self.keep_tokens]
-        taken = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, self.input_column, self.labels_column, *self.made_columns)
+        made = (*self.made_columns, LOSS_WEIGHTS)
+        taken = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, self.input_column, self.labels_column, *made)
+        if self.weight in (*self.value_columns, *self.keep_tokens, self.input_column, self.labels_column):
+            raise OptionError(f"--weight {self.weight!r}: another option reads this column; leave one of the two out")
         for name in names:
             of = "--keep" if name in self.keep else "--keep-tokens"
             if name in taken:
@@ -204,8 +216,11 @@ class ReadOptions(JsonRecord):
             yield ["holdout"], ": give a share below 1, such as 0.5%"
         if self.lengths_column is not None:
             yield ["holdout"], ", and lengths have no content to choose by: leave one out"
+            yield ["weight"], ", and lengths have no tokens whose loss it weights: leave one out"
         if self.holdout is None:
             yield ["is_holdout"], ", and no share is held out: set --holdout"
+        if self.pairs or (self.share_prefixes and self.tokenizer is None):
+            yield ["weight"], ", and only the labels of records with several documents are read: leave it out"
         if self.pairs:
             yield ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"
             read = "chosen_input_ids and rejected_input_ids"
@@ -356,6 +371,9 @@ class PackOptions(ReadOptions):
         "Write the positions of each row's tokens instead of the tokens, which packer.load reads from the source.",
         OUTPUT,
     )
+    weights_per: WeightsPer | None = option(
+        None, "What has a weight of its own in the loss; None if all weights are 0 or 1.", OUTPUT, commands=()
+    )
     shard_size: int = option(
         512 * 10**6,
         "Maximum size of a shard.",
@@ -424,7 +442,13 @@ class PackOptions(ReadOptions):
     @property
     def kept(self) -> tuple[str, ...]:
         """All columns in the rows with one value per segment, including created ones such as `tree`."""
-        return (*dict.fromkeys((*self.keep, *self.limits)), *self.made_columns)
+        weights = (LOSS_WEIGHTS,) if self.weights_per == "document" else ()
+        return (*dict.fromkeys((*self.keep, *self.limits)), *self.made_columns, *weights)
+
+    @property
+    def kept_tokens(self) -> tuple[str, ...]:
+        """All columns in the rows with one or several values per token, besides tokens, labels and positions."""
+        return (*self.keep_tokens, *((LOSS_WEIGHTS,) if self.weights_per == "token" else ()))
 
     @property
     def limits(self) -> dict[str, int]:
@@ -443,7 +467,7 @@ class PackOptions(ReadOptions):
     @property
     def stored_keep_tokens(self) -> tuple[str, ...]:
         """Kept columns with one value per token that are stored in the shards; an index stores none."""
-        return () if self.index_only else self.keep_tokens
+        return () if self.index_only else self.kept_tokens
 
     @property
     def keeps_order(self) -> bool:

@@ -109,6 +109,7 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
 
                 # Check every document, and that an interrupted run read the same source.
                 documents = _checked_documents(mapped, options, progress)
+                options = replace(options, weights_per=documents.source.weights_per)
                 row_format = RowFormat.of(options, documents.table.extra)
                 _refuse_changed(output, documents.identity, overwrite=job.overwrite)
 
@@ -252,7 +253,7 @@ def _request_in(manifest: Manifest) -> Request:
     """Return the request that made a dataset, without file times, from its manifest."""
     source = manifest.source
     return Request(
-        options=manifest.options.to_dict(),
+        options=replace(manifest.options, weights_per=None).to_dict(),
         files=names_and_sizes(source.files),
         text=source.text,
     )

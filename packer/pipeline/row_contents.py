@@ -259,7 +259,7 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
         segment["kept"] = {name: json_value(row[name][index]) for name in options.kept if name != TREE}
         if TREE in options.kept and document >= 0:
             segment["nodes"] = [node._asdict() for node in nodes_of(row[TREE][index])]
-        segment["kept_tokens"] = {name: row[name][tokens] for name in options.keep_tokens}
+        segment["kept_tokens"] = {name: row[name][tokens] for name in options.kept_tokens}
         found.append(segment)
         place += segment["extent"]
     return found

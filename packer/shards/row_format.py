@@ -60,7 +60,7 @@ class RowFormat:
             kept={name: columns[name].type for name in options.kept if name in columns},
             kept_tokens={
                 name: _type_per_token(name, columns[name].type.value_type)
-                for name in options.keep_tokens
+                for name in options.kept_tokens
                 if name in columns
             },
         )

@@ -42,6 +42,16 @@ def loss_columns(fields: Fields, names: Iterable[str] = SAYING, *, depth: int = 
     }
 
 
+def holds_lists(fields: Fields, name: str, file: str) -> bool:
+    """Whether a column has a list for each document. Raises a SourceError if it is missing, or has lists of lists."""
+    if name not in names_of(fields):
+        raise SourceError(f"{file}: no column '{name}' (found: {', '.join(names_of(fields))})")
+    level = _levels(fields.field(name).type if isinstance(fields, pa.Schema) else fields[name])
+    if level > 1:
+        raise SourceError(f"{file}: '{name}' holds lists of lists; expected a number per document or per token")
+    return level == 1
+
+
 def names_of(fields: Fields) -> list[str]:
     """Return the names of the columns."""
     return [*(fields.names if isinstance(fields, pa.Schema) else fields)]
@@ -179,11 +189,13 @@ def is_list(kind: pa.DataType) -> bool:
 def _holds_numbers(kind: pa.DataType, column: str) -> bool:
     """Whether a type is a list of numbers, or a list of such lists. Null types count: a later file may give their type.
 
-    Masks may not be lists of lists.
+    Masks and weights may not be lists of lists.
     """
     if not is_list(kind):
         return False
-    value = kind.value_type.value_type if is_list(kind.value_type) and column not in MASKS else kind.value_type
+    value = kind.value_type
+    if is_list(value) and column not in (*MASKS, *WEIGHTS):
+        value = value.value_type
     return any(is_kind(value) for is_kind in (is_numeric, pa.types.is_boolean, pa.types.is_null))
 
 

@@ -216,6 +216,7 @@ class Columns(NamedTuple):
     extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
     per_token: tuple[str, ...] = ()  # columns in `extra` with one or several values per token
     masks: tuple[str, ...] = ()  # columns in `extra` that mark trained tokens or padding
+    weights: tuple[str, ...] = ()  # columns that may be masks of any numbers from 0 on, which weight the loss
     absent: tuple[str, ...] = ()  # mask columns that the first file lacks, so no file may have them
     widths: Mapping[str, int] = {}
     by_sequence: bool = False  # whether each sequence of an indexed file is a document

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
+from packer.column_names import LOSS_WEIGHTS
 from packer.engines.engine import DecodePool
 from packer.errors import SourceError
 from packer.sources.arrow_files import MappedFile
@@ -322,7 +323,8 @@ class DecodedInput:
             try:
                 batch = self._with_kept(self.decode(records), records)
                 numbers = np.arange(count) if batch.records is None else batch.records
-                yield batch._replace(records=first + numbers, extra={n: batch.extra[n] for n in self.empty.extra})
+                names = (*self.empty.extra, *(batch.extra.keys() & {LOSS_WEIGHTS}))
+                yield batch._replace(records=first + numbers, extra={name: batch.extra[name] for name in names})
                 return
             except DocumentError as fault:
                 if count == 1 and fault.reason is None:

@@ -1,11 +1,12 @@
 """Check token lists of records: nulls, unequal lengths, and values that are not tokens.
 
-Every pass over a source calls `document_lengths`. `apply_masks` strips padding and sets labels to -100 according to
-checked masks.
+Every pass over a source calls `document_lengths`. `apply_masks` strips padding, sets labels to -100 and makes the
+column of weights, according to checked masks.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
-from packer.column_names import NO_LOSS
+from packer.column_names import LOSS_WEIGHTS, NO_LOSS
 from packer.json_records import Reason
 from packer.sources.column_types import (
     as_plain,
@@ -40,7 +41,7 @@ from packer.sources.documents import (
     value_message,
     wrong_values,
 )
-from packer.sources.meanings import ATTENTION, INVERSE_MASKS, WEIGHTS
+from packer.sources.meanings import ATTENTION, INVERSE_MASKS
 from packer.token_memory import list_lengths
 
 BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
@@ -140,10 +141,10 @@ def decode_lists(records: BlockRecords, *, columns: Columns, has_labels: bool, m
 
 def read_lists(records: BlockRecords, columns: Columns, *, has_labels: bool) -> Batch:
     """Return the result of `decode_lists` without checks."""
-    numbers = [name for name in columns.masks if name not in columns.per_token]
+    single = [name for name in columns.masks if name not in columns.per_token]
     if isinstance(records, pa.RecordBatch):
         lists = {name: records.column(name) for name in (columns.input_ids, columns.labels)[: 1 + has_labels]}
-        extra = {name: as_plain(records.column(name)) for name in (*columns.per_token, *numbers)}
+        extra = {name: as_plain(records.column(name)) for name in (*columns.per_token, *single)}
     else:
         for row, record in enumerate(records):
             try:
@@ -154,11 +155,12 @@ def read_lists(records: BlockRecords, columns: Columns, *, has_labels: bool) -> 
             name: pa.array([record.get(name) for record in records], pa.list_(pa.int32()))
             for name in (columns.input_ids, columns.labels)[: 1 + has_labels]
         }
-        extra = {name: infer([record.get(name) for record in records], name) for name in (*columns.per_token, *numbers)}
+        extra = {name: infer([record.get(name) for record in records], name) for name in (*columns.per_token, *single)}
         extra |= {name: require_lists(extra[name], name) for name in columns.per_token}
     lengths = list_lengths(lists[columns.input_ids])
-    for name in numbers:
-        extra[name] = _large_lists(as_arrow(mask_of_numbers(name, extra[name], lengths)), lengths)
+    for name in single:
+        numbers = mask_of_numbers(name, extra[name], lengths, is_weight=name in columns.weights)
+        extra[name] = _large_lists(as_arrow(numbers), lengths)
     return Batch(lists[columns.input_ids], lists[columns.labels] if has_labels else None, 0, extra)
 
 
@@ -202,6 +204,8 @@ def joined_batches(parts: Sequence[Batch]) -> Batch:
         return pa.concat_arrays(cast_to_common_type([*arrays], name))
 
     labels = [part.labels for part in parts if part.labels is not None]
+    if any(LOSS_WEIGHTS in part.extra for part in parts):
+        parts = [part._replace(extra=part.extra | {LOSS_WEIGHTS: stored_weights(part)}) for part in parts]
     return Batch(
         joined("tokens", (part.input_ids for part in parts)),
         joined("labels", labels) if labels else None,
@@ -301,13 +305,14 @@ def _first_place(is_wrong: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Ite
 
 
 def _mask_fault(batch: Batch, columns: Columns) -> DocumentError | None:
-    """Find the first document with a mask that holds other values than 0 and 1."""
+    """Find the first document with a mask that holds other values than 0 and 1, or with a weight that is none."""
     lengths, faults = list_lengths(batch.input_ids), []
     for name in columns.masks:
-        found = _numbers(batch.extra[name])
-        limit = f"{WEIGHT_LIMIT} --keep-tokens {name}" if name in WEIGHTS else "a mask is 0 or 1; fix the source"
-        for row, at, position in _first_place((found != 0) & (found != 1), lengths):
-            message = f"'{name}' holds {found[at]} at position {position}: {limit}"
+        found, is_weight = _numbers(batch.extra[name]), name in columns.weights
+        wrong = ~is_weight_of_loss(found) if is_weight else (found != 0) & (found != 1)
+        for row, at, position in _first_place(wrong, lengths):
+            limit = WEIGHT_LIMIT if is_weight else "a mask is 0 or 1"
+            message = f"'{name}' holds {found[at]} at position {position}: {limit}; fix the source"
             faults.append(DocumentError(row, message, reason="invalid_labels"))
     return min(faults, key=attrgetter("row"), default=None)
 
@@ -333,9 +338,14 @@ def _hole_fault(batch: Batch, columns: Columns) -> DocumentError | None:
 
 
 def mask_values(lists: pa.Array, name: str = "") -> NDArray[np.bool_]:
-    """Return the values of a valid mask as booleans, one per token. Masks with inverse meaning are inverted."""
-    found: NDArray[np.bool_] = _numbers(lists) == (name not in INVERSE_MASKS)
+    """Return whether each token is trained by a valid mask or weight. Masks with inverse meaning are inverted."""
+    found: NDArray[np.bool_] = (_numbers(lists) != 0) != (name in INVERSE_MASKS)
     return found
+
+
+def trains_all(lists: pa.Array, name: str) -> bool:
+    """Whether a mask or weight, checked or not, trains every token alike."""
+    return bool((_numbers(lists) == (name not in INVERSE_MASKS)).all())
 
 
 def _numbers(lists: pa.Array) -> NDArray[Any]:
@@ -356,11 +366,15 @@ def _attended_places(
 STRIPPED = "stripped"
 """Key of `Batch.counts`: number of token ids that are padding by `attention_mask`."""
 
+WEIGHTED_WITHIN = "weighted within"
+"""Key of `Batch.counts`: number of documents whose trained tokens have different weights."""
+
 
 def apply_masks(batch: Batch, columns: Columns, *, has_labels: bool) -> Batch:
-    """Strip and count padding, and set labels to -100 where a mask is 0. The batch must have no faults.
+    """Strip and count padding, and set labels to -100 where a mask or weight is 0. The batch must have no faults.
 
-    The masks are removed. With `has_labels`, the tokens become the labels if there are none.
+    The masks are removed. Weights other than 0 and 1 become the column LOSS_WEIGHTS. With `has_labels`, the tokens
+    become the labels if there are none.
     """
     tokens, masks = batch.input_ids, columns.masks
     values, lengths, labels, counts = values_of(tokens), list_lengths(tokens), None, batch.counts
@@ -372,21 +386,61 @@ def apply_masks(batch: Batch, columns: Columns, *, has_labels: bool) -> Batch:
             mask = as_arrow(mask_values(batch.extra[name], name))
             labels = pc.if_else(mask, labels, as_scalar(NO_LOSS, labels.type))
     extra = {name: column for name, column in batch.extra.items() if name not in masks}
+    weighing = [name for name in columns.weights if name in masks]
+    weights = math.prod((weights_in(batch.extra[name]) for name in weighing), start=np.ones(len(values), np.float32))
     if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION])).all():
         first, last, _ = _attended_places(attended, lengths)
         lengths, keep = last - first, as_arrow(attended)
         counts = {**counts, STRIPPED: counts.get(STRIPPED, 0) + int(np.count_nonzero(~attended))}
-        values = values.filter(keep)
+        values, weights = values.filter(keep), weights[attended]
         labels = labels.filter(keep) if labels is not None else None
         for name in columns.per_token:
             if name in extra:
                 extra[name] = _large_lists(values_of(extra[name]).filter(keep), lengths)
-    return batch._replace(
+    batch = batch._replace(
         input_ids=_large_lists(values, lengths),
         labels=None if labels is None else _large_lists(labels, lengths),
         extra=extra,
         counts=counts,
     )
+    return with_weights(batch, weights) if weighing and has_labels else batch
+
+
+def with_weights(batch: Batch, weights: NDArray[np.float32]) -> Batch:
+    """Multiply the weights of a batch, shape (tokens,), and set labels to -100 where they are 0.
+
+    The batch gets the column LOSS_WEIGHTS unless every weight is 0 or 1. Weights of tokens without loss are 0. Without
+    labels, the tokens become the labels.
+    """
+    lists = batch.input_ids if batch.labels is None else batch.labels
+    lengths, labels = list_lengths(lists), values_of(lists)
+    weights = weights * values_of(stored_weights(batch)).to_numpy()
+    if (weights == 0).any():
+        labels = pc.if_else(as_arrow(weights != 0), labels, as_scalar(NO_LOSS, labels.type))
+    extra = {name: column for name, column in batch.extra.items() if name != LOSS_WEIGHTS}
+    counts = dict(batch.counts)
+    if ((weights != 0) & (weights != 1)).any():
+        extra[LOSS_WEIGHTS] = _large_lists(as_arrow(weights), lengths)
+        trained = weights != 0
+        places = np.searchsorted(np.flatnonzero(trained), np.cumsum(lengths) - lengths)
+        owners, found = np.repeat(np.arange(len(lengths)), lengths)[trained], weights[trained]
+        firsts = found[np.minimum(places, len(found) - 1)]  # of documents without one, any number
+        counts[WEIGHTED_WITHIN] = len(np.unique(owners[found != firsts[owners]]))
+    return batch._replace(labels=_large_lists(labels, lengths), extra=extra, counts=counts)
+
+
+def stored_weights(batch: Batch) -> pa.Array:
+    """Return the weights in the loss of a batch with one per token; without the column, 1 for trained tokens."""
+    stored = batch.extra.get(LOSS_WEIGHTS)
+    return weights_of_labels(batch.input_ids, batch.labels) if stored is None else stored
+
+
+def weights_of_labels(input_ids: pa.Array, labels: pa.Array | None) -> pa.Array:
+    """Return lists with the weight 1 for trained tokens and 0 for others."""
+    lists = input_ids if labels is None else labels
+    values = values_of(lists)
+    trained = as_numpy(values) != NO_LOSS if len(values) else np.zeros(0, np.bool_)  # empty lists may have no type
+    return _large_lists(as_arrow(trained.astype(np.float32)), list_lengths(lists))
 
 
 def _large_lists(values: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
@@ -429,25 +483,41 @@ def values_of(lists: pa.Array) -> pa.Array:
     return lists.values.slice(first, last - first)
 
 
-WEIGHT_LIMIT = "weights other than 0 and 1 are not supported; round them, or carry the column unused with"
-"""Beginning of the error message about weights. The name of the option follows."""
+WEIGHT_LIMIT = "a weight of the loss is a finite number from 0 on"
+"""End of the error message about a value that is no weight."""
 
 
-def mask_of_numbers(name: str, numbers: pa.Array, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether each token is trained; `numbers` has the prompt length or weight of each document.
+def is_weight_of_loss(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether each number is a weight: at least 0, and finite as float32."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.bool_] = (values >= 0) & np.isfinite(values.astype(np.float32))
+    return found
 
-    Prompts of 2 tokens in documents of 3 and 4: F F T, F F T T. Weights 0 and 1: F F F, T T T T; a missing weight is 1.
-    Raises a DocumentError for the first number that is not a valid length or weight.
+
+def weights_in(lists: pa.Array) -> NDArray[np.float32]:
+    """Return the values of a valid column of weights, one per token."""
+    return _numbers(lists).astype(np.float32)
+
+
+def mask_of_numbers(
+    name: str, numbers: pa.Array, lengths: NDArray[np.int64], *, is_weight: bool
+) -> NDArray[np.bool_] | NDArray[np.float32]:
+    """Return a mask or weights of tokens; `numbers` has the prompt length or weight of each document.
+
+    Prompts of 2 tokens in documents of 3 and 4: F F T, F F T T. Weights 0 and 0.5: 0 0 0, 0.5 0.5 0.5 0.5; a missing
+    weight is 1. Raises a DocumentError for the first number that is not a valid length or weight.
     """
-    is_weight, values = name in WEIGHTS, np.full(len(numbers), np.nan)
+    values = np.full(len(numbers), np.nan)
     if is_numeric(numbers.type) or (is_weight and pa.types.is_boolean(numbers.type)):
         values = np.array(numbers.to_numpy(zero_copy_only=False), np.float64)
     values[np.asarray(numbers.is_null())] = 1 if is_weight else np.nan
-    fits = (values >= 0) & (values <= (1 if is_weight else lengths)) & (values == np.floor(values))
+    is_length = (values >= 0) & (values <= lengths) & (values == np.floor(values))
+    fits = is_weight_of_loss(values) if is_weight else is_length
     for row in np.flatnonzero(~fits)[:1].tolist():
         limit = f"for {lengths[row]} tokens: it is the number of tokens at the beginning that are not trained"
-        limit = f"as weight: {WEIGHT_LIMIT} --keep {name}" if is_weight else limit
+        limit = f"as weight: {WEIGHT_LIMIT}; fix the source" if is_weight else limit
         raise DocumentError(row, f"'{name}' holds {str(numbers[row])[:40]} {limit}", reason="invalid_labels")
-    untrained = (1 - values) * lengths if is_weight else values
-    mask: NDArray[np.bool_] = np.arange(lengths.sum()) >= np.repeat(np.cumsum(lengths) - lengths + untrained, lengths)
+    if is_weight:
+        return np.repeat(values.astype(np.float32), lengths)
+    mask: NDArray[np.bool_] = np.arange(lengths.sum()) >= np.repeat(np.cumsum(lengths) - lengths + values, lengths)
     return mask

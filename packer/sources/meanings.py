@@ -43,6 +43,7 @@ Means: TypeAlias = Literal[
     "reasoning",
     "trained",  # whether it is trained
     "untrained",  # whether it is context only
+    "weight",  # how much it is trained; also of a record, or of a column of tokens
     "spans",  # which characters of it are trained
     # of a column of tokens
     "token_ids",
@@ -50,7 +51,6 @@ Means: TypeAlias = Literal[
     "mask",  # 1 where tokens are trained
     "inverse_mask",  # 1 where tokens are not trained
     "prompt_length",  # number of tokens at the beginning that are not trained
-    "weight",  # how much a document, or each token, is trained
     "attention",
     "exchanges",
     # of a column of rows that another tool has packed
@@ -93,11 +93,15 @@ _OF_TREE = (
 _MEDIA = "LLaVA, LLaMA-Factory, TRL"
 _REPEATED = "follows from `input_ids` and `answer_start_idx`"
 _RENAME = "has different meanings in different tools; name it loss_mask if it is 1 for trained tokens, or remove it"
+_WEIGHTS = (
+    *(Field(name, "weight", "weighted losses") for name in ("sample_weight", "loss_weight")),
+    Field("loss_multiplier", "weight", "NeMo-RL"),
+)
 _MARKS = (
-    Field("weight", "trained", "OpenAI, ShareGPT, Axolotl"),
+    Field("weight", "weight", "OpenAI, ShareGPT, Axolotl"),
     Field("train", "trained", "Axolotl"),
     Field("loss", "trained", "ms-swift, xtuner"),
-    Field("loss_scale", "trained", "ms-swift"),
+    Field("loss_scale", "weight", "ms-swift"),
     Field("loss_mask", "trained", "verl"),
     Field("step_loss_mask", "trained", "slime"),
     Field("trainable", "trained", "Tinker"),
@@ -137,6 +141,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("parent_id", "refused", "OASST", _OF_TREE, beside=("role", "text")),
         Field("label", "desirable", "TRL, KTO"),
         Field("kto_tag", "desirable", "LLaMA-Factory, KTO"),
+        *_WEIGHTS,
         *(Field(f"{media}{s}", "media", _MEDIA) for media in ("image", "video", "audio") for s in ("", "s")),
     ),
     "message": (
@@ -182,7 +187,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
             "a single number is the class of the document",
             only_lists=True,
         ),
-        Field("loss_mask", "mask", "Megatron-LM, NeMo, slime, prime-rl"),
+        Field("loss_mask", "mask", "Megatron-LM, NeMo, slime, prime-rl", "other numbers are weights of the loss"),
         Field("completion_mask", "mask", "TRL"),
         Field("assistant_masks", "mask", "transformers, TRL"),
         Field("assistant_mask", "mask", "ART"),
@@ -200,10 +205,9 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("prompt_length", "prompt_length", "Axolotl"),
         Field("answer_start_idx", "prompt_length", "NeMo, Megatron-Bridge"),
         *(Field(name, "weight", "weighted losses", only_lists=True) for name in ("weight", "weights")),
-        *(Field(name, "weight", "weighted losses") for name in ("sample_weight", "loss_weight")),
-        Field("loss_weights", "weight", "LLaMA-Factory"),
+        *_WEIGHTS,
+        Field("loss_weights", "weight", "LLaMA-Factory, packer tokenize"),
         Field("loss_scale", "weight", "ms-swift"),
-        Field("loss_multiplier", "weight", "NeMo-RL"),
         *(Field(name, "refused", by, _RENAME) for name, by in (("mask", "many tools"), ("action_mask", "OpenRLHF"))),
         Field(
             "padding_mask",
@@ -354,8 +358,8 @@ PLACEHOLDERS = {name: f"<{name.removesuffix('s')}>" for name in names("record", 
 REASONING = names("message", "reasoning")
 """Names under which chat templates read the reasoning of an answer."""
 
-MARKS = {place: names(place, "trained", "untrained") for place in FIELDS}
-"""Fields of a message, or of a part of its content, that mark it as trained or untrained."""
+MARKS = {place: names(place, "trained", "untrained", "weight") for place in FIELDS}
+"""Fields of a message, or of a part of its content, that mark it as trained or untrained, or weight its loss."""
 
 (SPANS,) = names("message", "spans")
 """Field of a message that marks trained characters of its content."""
@@ -389,6 +393,12 @@ LABELS, INVERSE_MASKS, PROMPT_LENGTHS, WEIGHTS = (
     names("tokens", means) for means in ("labels", "inverse_mask", "prompt_length", "weight")
 )
 """Columns by meaning. The first label column is the default of --labels-column."""
+
+WEIGHTS_OF_RECORDS = names("record", "weight")
+"""Columns with the weight of a record of text in the loss."""
+
+WEIGHTED_MASKS = ("loss_mask",)
+"""Columns of `MASKS` that hold weights in the tools that write them."""
 
 SAYING = (*LABELS, *MASKS, *PROMPT_LENGTHS, *WEIGHTS, *names("tokens", "refused"))
 """Columns that mark trained tokens or padding."""

@@ -39,6 +39,7 @@ from packer.sources.list_checks import (
     read_lists,
     values_of,
     values_of_column,
+    weights_in,
 )
 from packer.sources.meanings import ATTENTION, INVERSE_MASKS, LISTS, PROMPT_LENGTHS, Field, Means, fields_in
 from packer.stores import RemotePath
@@ -224,8 +225,9 @@ def documents_of(records: BlockRecords, *, rows: RowColumns, has_labels: bool, m
         wrong.message = f"document {wrong.row - int(np.searchsorted(found, found[wrong.row]))} of it: {wrong.message}"
         raise wrong.at(int(found[wrong.row])) from None
     for name in (name for name in masks if name != ATTENTION and "starts" in bounds.values()):
-        untrained = int(name in INVERSE_MASKS)
-        batch.extra[name] = unshifted(mask_values(batch.extra[name], name).view(np.int8) ^ untrained, untrained)
+        untrained, mask = int(name in INVERSE_MASKS), mask_values(batch.extra[name], name).view(np.int8)
+        weights = weights_in(batch.extra[name]) if name in columns.weights else mask ^ untrained
+        batch.extra[name] = unshifted(weights, untrained)
     return apply_masks(batch, columns, has_labels=makes_labels)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.column_names import ANSWER, CONTENT_HASH, ROLES, TREE
+from packer.column_names import ANSWER, CONTENT_HASH, LOSS_WEIGHTS, NO_LOSS, ROLES, TREE
 from packer.errors import PackerError, SourceError
 from packer.options import ReadOptions
 from packer.sources.column_types import (
@@ -36,7 +36,18 @@ from packer.sources.documents import (
 )
 from packer.sources.format_reader import Reader
 from packer.sources.inputs import DecodedInput, Step, check_types
-from packer.sources.list_checks import BlockRecords, as_lists, check_list, check_lists, first_fault, int32_lists
+from packer.sources.list_checks import (
+    BlockRecords,
+    as_lists,
+    check_list,
+    check_lists,
+    first_fault,
+    int32_lists,
+    mask_of_numbers,
+    values_of,
+    values_of_column,
+    with_weights,
+)
 from packer.sources.meanings import SAYING, SHIFTED
 from packer.sources.source import Source, TextEncoder
 from packer.token_memory import list_lengths
@@ -286,6 +297,26 @@ def source_of_records(
     )
 
 
+def weighted_records(
+    decode: Callable[[BlockRecords], Batch], names: Sequence[str], absent: Sequence[str], records: BlockRecords
+) -> Batch:
+    """Decode records, and weight the tokens of each by the product of its weights.
+
+    Raises a DocumentError for a value that is no weight, or in a column that the first record does not have.
+    """
+    for row, record in enumerate(records if not isinstance(records, pa.RecordBatch) else ()):
+        for name in (name for name in absent if record.get(name) is not None):
+            message = f"has '{name}', and the first record has none; give it to all records or none"
+            raise DocumentError(row, message, reason="invalid_labels")
+    batch, ones = decode(records), np.ones(len(records), np.int64)
+    if not names:
+        return batch
+    assert batch.records is not None
+    weights = [mask_of_numbers(name, values_of_column(records, name), ones, is_weight=True) for name in names]
+    of_documents = np.prod(weights, axis=0, dtype=np.float32)[batch.records]
+    return with_weights(batch, of_documents.repeat(list_lengths(batch.input_ids)))
+
+
 REPEATED, SAVED = "repeated", "saved"
 """Keys of `Batch.counts`: number of tokens that repeat the beginning of another document of the record, and number of
 tokens that trees save by storing beginnings once."""
@@ -302,9 +333,10 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     lists, labels = int32_lists(batch.input_ids), int32_lists(batch.labels)
     records = np.arange(len(lists)) if batch.records is None else batch.records
     bounds = as_numpy(lists.offsets).astype(np.int64)
+    of_tokens = as_numpy(labels.values)
     trees = build_trees(
         as_numpy(lists.values),
-        as_numpy(labels.values),
+        np.where(of_tokens == NO_LOSS, NO_LOSS, np.arange(len(of_tokens))).astype(np.int32),  # place of each label
         bounds,
         np.searchsorted(records, np.arange(batch.record_count + 1)),
         max_len,
@@ -312,7 +344,8 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     counts = {**batch.counts, REPEATED: trees.repeated, SAVED: int(bounds[-1]) - len(trees.input_ids)}
     if not stored:
         return batch._replace(counts=counts)
-    extra = {name: values.take(as_arrow(trees.documents)) for name, values in batch.extra.items()}
+    of_documents = {name: values for name, values in batch.extra.items() if name != LOSS_WEIGHTS}
+    extra = {name: values.take(as_arrow(trees.documents)) for name, values in of_documents.items()}
     # Trees have three numbers per node. An ordinary document has none: its only node is trained.
     nodes = np.diff(trees.node_ends, prepend=0)
     last_answers = np.append(trees.nodes[:, 2], 0)[trees.node_ends - 1]
@@ -325,14 +358,18 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}
     lengths = np.diff(trees.ends, prepend=0)
     rejected = {tree_of[int(records[one.row])]: one for one in batch.rejected}
-    return batch._replace(
+    trained, places = trees.labels != NO_LOSS, np.maximum(trees.labels, 0)
+    made = batch._replace(
         input_ids=_int32_lists(trees.input_ids, lengths),
-        labels=_int32_lists(trees.labels, lengths),
+        labels=_int32_lists(np.where(trained, of_tokens[places], np.int32(NO_LOSS)), lengths),
         extra=extra,
         counts=counts,
         records=records[trees.documents],
         rejected=tuple(one.at(tree) for tree, one in rejected.items()),
     )
+    if LOSS_WEIGHTS not in batch.extra:
+        return made
+    return with_weights(made, np.where(trained, as_numpy(values_of(batch.extra[LOSS_WEIGHTS]))[places], np.float32(0)))
 
 
 def _int32_lists(values: NDArray[np.int32], lengths: NDArray[np.int64]) -> pa.ListArray:

@@ -21,9 +21,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.column_names import ANSWER, RECORD_IDS
+from packer.column_names import ANSWER, LOSS_WEIGHTS, RECORD_IDS
 from packer.errors import SourceError
 from packer.json_records import REASONS, FileIdentity, RejectedRecord, SourceIdentity, TextIdentity
+from packer.options.option import WeightsPer
 from packer.progress import Progress, documents_of, silent
 from packer.shards.row_format import RowFormat
 from packer.sources.arrow_files import fetch_queued
@@ -31,8 +32,8 @@ from packer.sources.column_types import cast_to_common_type, one_type
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading, value_message, wrong_values
 from packer.sources.format_reader import BatchStore
 from packer.sources.inputs import Input, MappedLists
-from packer.sources.list_checks import as_wide, width_of
-from packer.token_memory import TokenColumn
+from packer.sources.list_checks import WEIGHTED_WITHIN, as_wide, values_of, width_of
+from packer.token_memory import TokenColumn, list_lengths
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,30 @@ class RecordColumn(ValueColumn):
         for batch, chunk, numbers in self._chunks_with(lists):
             parts.append((self.before[batch] + np.cumsum(as_numpy(chunk) == 0) - 1)[numbers])
         return as_arrow(np.concatenate(parts))
+
+
+@dataclass(frozen=True)
+class DocumentWeights(ValueColumn):
+    """Weight of each document, from lists in which all of its trained tokens have this weight."""
+
+    @property
+    def chunks(self) -> Iterator[pa.Array]:
+        """All weights, as float32 arrays that are computed one at a time."""
+        lists = ValueColumn(self.name, pa.list_(self.type), self.stores)
+        return map(_largest, lists.chunks)
+
+    def at(self, lists: NDArray[np.int64]) -> pa.Array:
+        """Return the weights of lists, whose numbers ascend."""
+        return _largest(ValueColumn(self.name, pa.list_(self.type), self.stores).at(lists))
+
+
+def _largest(lists: pa.Array) -> pa.Array:
+    """Return the largest value of each list; 1 if there is none above 0."""
+    lengths, values = list_lengths(lists), as_numpy(values_of(lists))
+    largest, some = np.zeros(len(lengths), np.float32), lengths > 0
+    if len(values):
+        largest[some] = np.maximum.reduceat(values, (np.cumsum(lengths) - lengths)[some])
+    return as_arrow(np.where(largest > 0, largest, np.float32(1)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,6 +265,13 @@ class Source:
         return any(input_.numbers_documents == ANSWER for input_ in self.inputs)
 
     @property
+    def weights_per(self) -> WeightsPer | None:
+        """What has a weight of its own, available after reading decoded inputs; None if all weights are 0 or 1."""
+        if LOSS_WEIGHTS not in self.columns.extra:
+            return None
+        return "token" if self.counts[WEIGHTED_WITHIN] else "document"
+
+    @property
     def text(self) -> TextIdentity | None:
         """Everything that determines the tokens of text, for the manifest; None if the source holds tokens."""
         return None if self.encoder is None else self.encoder.identity
@@ -299,6 +331,8 @@ class Source:
         if self.numbers_records:
             stores = [store for input_ in self.mapped_inputs for store in input_.stores if len(store.ends)]
             columns[RECORD_IDS] = RecordColumn.of(ANSWER, stores)
+        if self.weights_per == "document":
+            columns[LOSS_WEIGHTS] = DocumentWeights(LOSS_WEIGHTS, pa.float32(), columns[LOSS_WEIGHTS].stores)
         return columns
 
     @property

@@ -1,6 +1,7 @@
 """Decode inputs that cannot be mapped: once, in parallel pieces, each to an Arrow stream with a checkpoint.
 
-00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns
+00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns; LOSS_WEIGHTS if a
+                      weight in any stream is neither 0 nor 1
 00003-00000.rejected  rejected documents, if unusable ones are rejected; see `RejectedFile`
 00003-00000.json      checkpoint with the origin of the stream and its hash; written last, so it marks the stream as
                       complete
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packer.column_names import LOSS_WEIGHTS
 from packer.engines.checkpoints import Checkpoint, checkpoint_of
 from packer.engines.engine import DecodePool, Engine, run_once, without
 from packer.engines.processes import Processes
@@ -43,7 +45,7 @@ from packer.sources.column_types import join_with, widen
 from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, SourceFile, reading_copy
 from packer.sources.inputs import DecodedInput, Input, MappedLists, open_lists
 from packer.sources.json_files import filled_line_numbers
-from packer.sources.list_checks import int32_lists, runs
+from packer.sources.list_checks import int32_lists, runs, weights_of_labels
 from packer.sources.source import Rejections, Source
 from packer.stores import AnyPath, each_opened_at
 from packer.stores.local_files import local_copy
@@ -75,10 +77,12 @@ def spill_source(
     decoding.run(engine, progress)
     _unify_types(decoding, folder, engine)
     inputs = _open_pieces(source, pieces)
+    mapped = [input_ for input_ in inputs if isinstance(input_, MappedLists)]
+    extra = dict.fromkeys(chain(source.columns.extra, *(input_.columns.extra for input_ in mapped)))
     return replace(
         source,
         inputs=inputs,
-        columns=COLUMNS._replace(extra=source.columns.extra, widths=source.columns.widths),
+        columns=COLUMNS._replace(extra=(*extra,), widths=source.columns.widths),
         counts=_sum_counts(pieces),
         rejections=_rejections_of(inputs, pieces) if source.skips else Rejections(),
     )
@@ -208,8 +212,8 @@ class _Decoding:
     def unify_types(self) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
 
-        Types are joined in source order, so they depend only on the values. Raises a SourceError that names the first
-        document that does not fit.
+        If a stream has weights, all streams get that column. Types are joined in source order, so they depend only on
+        the values. Raises a SourceError that names the first document that does not fit.
         """
         opened = _open_all(self.pieces)
         streams = [
@@ -229,7 +233,8 @@ class _Decoding:
         for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True)):
             schema = part.stores[0].schema  # a stream is a single store
             types = {name: schema.field(name).type for name in part.columns.extra}
-            if any(kind != joined.get(name, kind) for name, kind in types.items()):
+            is_unweighted = LOSS_WEIGHTS in joined and LOSS_WEIGHTS not in types
+            if is_unweighted or any(kind != joined.get(name, kind) for name, kind in types.items()):
                 checkpoint = piece.checkpoint()
                 with self._naming(number), _atomic_write(piece.path) as temporary:
                     digest = rewrite([piece.path], temporary, joined)
@@ -372,8 +377,10 @@ class Piece:
     def open(self) -> MappedLists:
         """Map the stream."""
         with reading_copy(self.path.parent, self.input.file.name):
-            lists = ArrowReader.open(SourceFile.of(self.path, str(self.path))).for_lists(self.columns)
-            opened = open_lists(lists, self.columns, in_place=True, skips=False)
+            reader, columns = ArrowReader.open(SourceFile.of(self.path, str(self.path))), self.columns
+            if LOSS_WEIGHTS in reader.names:
+                columns = columns._replace(extra=(*columns.extra, LOSS_WEIGHTS))
+            opened = open_lists(reader.for_lists(columns), columns, in_place=True, skips=False)
             assert isinstance(opened, MappedLists)
             return opened
 
@@ -437,20 +444,23 @@ def _record_batches(
 def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
     """Write the documents of several streams as one, with extra columns converted to these types. Returns its hash.
 
-    Raises a DocumentError if a type does not represent a value exactly.
+    If there are weights, streams without their column get it. Raises a DocumentError if a type does not represent a
+    value exactly.
     """
     row = 0
     with closing(HashingFile(path)) as file, ExitStack() as stack:
         copies = [stack.enter_context(local_copy(part)) for part in files]
         maps = [stack.enter_context(pa.memory_map(str(copy))) for copy in copies]
         streams = [pa.ipc.open_stream(each) for each in maps]
-        schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in streams[0].schema])
+        fields = {field.name: kinds.get(field.name, field.type) for field in streams[0].schema}
+        fields |= {LOSS_WEIGHTS: kinds[LOSS_WEIGHTS]} if LOSS_WEIGHTS in kinds else {}
+        schema = pa.schema([*fields.items()])
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in chain.from_iterable(streams):
-                arrays = [
-                    widen(array, field.type, field.name, first_row=row)
-                    for array, field in zip(batch.columns, schema, strict=True)
-                ]
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                if LOSS_WEIGHTS in fields and LOSS_WEIGHTS not in columns:
+                    columns[LOSS_WEIGHTS] = weights_of_labels(*(columns.get(name) for name in COLUMNS[:2]))
+                arrays = [widen(columns[name], kind, name, first_row=row) for name, kind in fields.items()]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
                 row += len(batch)
     return file.hexdigest()

@@ -11,12 +11,25 @@ import pyarrow as pa
 from packer.column_names import ROW_DOCUMENT
 from packer.errors import PackerError, SourceError
 from packer.options import ReadOptions
-from packer.sources.column_types import Fields, loss_columns, names_of
+from packer.sources.column_types import Fields, holds_lists, loss_columns, names_of
 from packer.sources.documents import Columns, Found
 from packer.sources.format_reader import Reader
 from packer.sources.inputs import Input, all_in_place, check_types, open_lists, usual_widths
-from packer.sources.list_checks import mask_of_numbers, mask_values
-from packer.sources.meanings import BOUNDS, EXCHANGE_STARTS, LABELS, MASKS, PROMPT_LENGTHS, SAYING, SHIFTED, refusal
+from packer.sources.list_checks import mask_of_numbers, trains_all
+from packer.sources.meanings import (
+    BOUNDS,
+    EXCHANGE_STARTS,
+    LABELS,
+    MASKS,
+    PROMPT_LENGTHS,
+    SAYING,
+    SHIFTED,
+    WEIGHTED_MASKS,
+    WEIGHTS,
+    Place,
+    fields_in,
+    refusal,
+)
 from packer.sources.packed_rows import are_documents, row_columns, with_documents
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
@@ -32,6 +45,7 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
     `open_records` opens records with several documents, such as preference pairs.
     """
     refuse_masks((*options.value_columns, *options.keep_tokens), (*MASKS, *PROMPT_LENGTHS))
+    refuse_other_meaning("tokens", options.weight)
     _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
         return open_records(found, readers, options)
@@ -44,7 +58,7 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
             f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
             "`packer tokenize` wrote"
         )
-    read = _with_masks(_columns_of(options, names), fields, found.name)
+    read = _with_masks(_columns_of(options, names), fields, found.name, options.weight)
     rows = row_columns(readers, names, read, _without(read, read.masks))
     wanted, columns = (read, _without(read, read.masks)) if rows is None else (rows.read, rows.documents)
     used = {*wanted.wanted(has_labels=True)}  # including masks that mask nothing
@@ -140,13 +154,25 @@ def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Inpu
         raise PackerError(f"{found.name}: no labels column '{columns.labels}'; name one that exists")
 
 
-def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
-    """Add the columns of the first file that mark trained tokens or padding.
+def refuse_other_meaning(place: Place, weight: str | None) -> None:
+    """Raise a PackerError if the column of --weight has another known meaning."""
+    field = fields_in(place, [weight]).get(weight) if weight is not None else None
+    if field is not None and field.means != "weight" and field.name not in WEIGHTED_MASKS:
+        raise PackerError(
+            f"--weight {weight!r}: a column of this name has another meaning ({field.means.replace('_', ' ')}, see "
+            "docs/reference/fields.md): rename it in the source"
+        )
+
+
+def _with_masks(columns: Columns, fields: Fields, name: str, weight: str | None) -> Columns:
+    """Add the columns of the first file that mark trained tokens or padding, and weights. `weight` is a further one.
 
     Raises a PackerError if there are several label columns, or if a column is ambiguous.
     """
     used, is_default = (columns.input_ids, *columns.extra), columns.labels == LABELS[0]
     found = {each: has_lists for each, has_lists in loss_columns(fields).items() if each not in used}
+    if weight is not None and fields:
+        found |= {weight: holds_lists(fields, weight, name)}
     labels = [each for each in found if each in LABELS and is_default] or [columns.labels]
     if len(labels) > 1:
         raise PackerError(
@@ -162,6 +188,7 @@ def _with_masks(columns: Columns, fields: Fields, name: str) -> Columns:
         extra=(*columns.extra, *masks),
         per_token=(*columns.per_token, *(each for each, has_lists in masks.items() if has_lists)),
         masks=tuple(masks),
+        weights=tuple(each for each in masks if each in (*WEIGHTS, *WEIGHTED_MASKS, weight)),
         absent=tuple(each for each in (*SAYING, *BOUNDS, *SHIFTED) if each not in used),
     )
 
@@ -176,11 +203,10 @@ def _without(columns: Columns, masks: Sequence[str]) -> Columns:
 def _masks_nothing(inputs: Sequence[Input], name: str, columns: Columns) -> bool:
     """Whether every token is trained according to a mask. The mask is then not applied, and files stay mapped."""
 
-    def trains_all(mask: pa.Array, tokens: pa.Array) -> bool:
+    def is_trained(mask: pa.Array, tokens: pa.Array) -> bool:
         lengths = list_lengths(tokens)
         if name not in columns.per_token:
-            return bool(mask_of_numbers(name, mask, lengths).all())
-        trained = not mask.null_count and mask_values(mask, name).all()
-        return bool(trained) and np.array_equal(list_lengths(mask), lengths)
+            return bool((mask_of_numbers(name, mask, lengths, is_weight=name in columns.weights) == 1).all())
+        return not mask.null_count and trains_all(mask, name) and np.array_equal(list_lengths(mask), lengths)
 
-    return all(all_in_place(input_, (name, columns.input_ids), trains_all) for input_ in inputs)
+    return all(all_in_place(input_, (name, columns.input_ids), is_trained) for input_ in inputs)

@@ -36,8 +36,8 @@ from packer.text.conversations import Chat, Message, record_error
 from packer.text.message_marks import (
     RenderedChat,
     has_generation_tags,
+    marked_parts,
     render_with_marks,
-    untrained_parts,
 )
 from packer.text.rendering import StandIns, Templates
 from packer.text.tokenizer import Tokenizer, shared_length
@@ -107,10 +107,33 @@ class ChatTemplate:
             trained = self._answers(one)
         starts = self._exchange_starts(one, firsts, trained if train_on == "assistant" else None) if exchanges else None
         text, trained, unstopped = self._with_stop_tokens(one, trained, train_on, is_tagged=is_tagged)
-        if trained and chat.partly:
-            trained = _without(trained, untrained_parts(self.templates, one, train_on, self._stand_ins.choice))
+        weights = None
+        if trained and (chat.weights or chat.partly):
+            trained, weights = self._weighted(one, trained, train_on)
         counted = [f"unread {name}" for name in self.templates.unread(chat)] + ["unwritten"] * leaves_out_calls
-        return MarkedText(text, trained, starts, counted=(*counted, *["unstopped"] * unstopped))
+        return MarkedText(text, trained, starts, weights, counted=(*counted, *["unstopped"] * unstopped))
+
+    def _weighted(
+        self, one: RenderedChat, trained: list[Span], train_on: TrainOn
+    ) -> tuple[list[Span], list[float] | None]:
+        """Cut trained spans where the weights of messages and their parts begin and end.
+
+        Returns (spans, weight of each), without spans of weight 0; None if all weights are 1. A stop token after a
+        message has its weight.
+        """
+        chat, pieces = one.chat, [(begin, end, 1.0) for begin, end in trained]
+        for turn, weight in chat.weights.items():
+            if chat.first <= turn < len(chat.messages):
+                start, end = self._end(one, turn), self._end(one, turn + 1)
+                is_alone = train_on == "assistant" or turn == len(chat.messages) - 1
+                ends = [end, *(stop for begin, stop in trained if is_alone and start <= begin < end)]
+                pieces = _reweighted(pieces, [(start, max(ends))], weight)
+        for weight, copies in chat.partly.items():
+            spans = marked_parts(self.templates, one, copies, train_on, self._stand_ins.choice)
+            pieces = _reweighted(pieces, spans, weight)
+        kept = [(begin, end) for begin, end, weight in pieces if weight]
+        weights = [weight for *_, weight in pieces if weight]
+        return kept, weights if {*weights} - {1.0} else None
 
     def _exchange_starts(self, one: RenderedChat, firsts: list[int], answers: list[Span] | None) -> list[int]:
         """Return the characters at which exchanges begin.
@@ -335,6 +358,22 @@ class ChatTemplate:
         ways = "mark answers with {% generation %} tags, or use --train-on each-answer or all"
         always = f"{self._stand_ins.choice(chat)}, {ways}"
         return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
+
+
+def _reweighted(pieces: list[tuple[int, int, float]], spans: list[Span], weight: float) -> list[tuple[int, int, float]]:
+    """Give the parts of (begin, end, weight) inside spans another weight: (2, 9, 1) becomes (2, 4, 1), (4, 9, 0.5)."""
+    for start, stop in spans:
+        cut = [
+            part
+            for begin, end, held in pieces
+            for part in (
+                (begin, min(end, start), held),
+                (max(begin, start), min(end, stop), weight),
+                (max(begin, stop), end, held),
+            )
+        ]
+        pieces = [part for part in cut if part[0] < part[1]]
+    return pieces
 
 
 def _without(spans: list[Span], masked: list[Span]) -> list[Span]:

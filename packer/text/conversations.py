@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from packer.json_records import Reason
 from packer.options.option import TrainOn
@@ -39,12 +39,15 @@ _ASKED, _ANSWERED = names("message", "prompt", "completion")
 _ASKING = {"system", "developer", "user"}
 
 
-Said: TypeAlias = tuple[bool | None, str]
-"""(whether marks require (True) or forbid (False) training, None without marks; the marks in words, for errors)."""
+Said: TypeAlias = tuple[float | None, str]
+"""(weight in the loss that marks give, 0 for context and None without marks; the marks in words, for errors)."""
 
-UNTRAINED, END_UNTRAINED = "\U000f5af8", "\U000f5af9"
-"""Private-use characters around untrained text in copies of messages."""
+BEGIN_PART, END_PART = "\U000f5af8", "\U000f5af9"
+"""Private-use characters around parts of a message with another weight, in copies of messages."""
 
+_MOST = 2.0**128
+"""Limit of weights, above the largest float32."""
+_WEIGHTS = names("message", "weight")
 _INVERSE = {field.name for fields in FIELDS.values() for field in fields if field.means == "untrained"}
 _READ = {SPANS, REASONING[0], *MARKS["message"]}
 """Fields of a message, besides its content, that may decide what is trained."""
@@ -77,8 +80,10 @@ class Chat:
     """Numbers of messages that are only context."""
     required: frozenset[int] = frozenset()
     """Numbers of messages that are marked as trained, wholly or in part."""
-    partly: dict[int, Message] = field(default_factory=dict)
-    """Copies of partly trained messages, by number, with marks around the untrained parts."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """Weights of messages in the loss, by number, other than 0 and 1."""
+    partly: dict[float, dict[int, Message]] = field(default_factory=dict)
+    """For weights of parts (0: not trained), copies of messages, by number, with marks around parts of this weight."""
 
     def each_answer(self) -> list[Chat]:
         """Return a chat for each trained answer. Its prompt is the messages before the answer.
@@ -117,7 +122,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     """
     parts = [messages_of(record[column], column) for column in columns]
     shared = len(parts[0]) if len(parts) > 1 else shared
-    masked, required, partly = _marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
+    marks = _marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
     system = _system_message(parts, record)
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
@@ -127,9 +132,13 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
         len(system) + shared if shared or len(parts) > 1 else 0,
         tools_of(record.get(TOOLS)),
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
-        frozenset(len(system) + turn for turn in masked),
-        frozenset(len(system) + turn for turn in required),
-        {len(system) + turn: _with_joined_thoughts(message) for turn, message in partly.items()},
+        frozenset(len(system) + turn for turn in marks.masked),
+        frozenset(len(system) + turn for turn in marks.required),
+        {len(system) + turn: weight for turn, weight in marks.weights.items()},
+        {
+            weight: {len(system) + turn: _with_joined_thoughts(message) for turn, message in copies.items()}
+            for weight, copies in marks.partly.items()
+        },
     )
 
 
@@ -325,46 +334,55 @@ def tools_of(value: Any) -> list[Any] | None:
 # Marks
 
 
-def _marked_messages(
-    columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], train_on: TrainOn, shared: int
-) -> tuple[list[int], list[int], dict[int, dict[str, Any]]]:
-    """Return (masked, required, partly) from the training marks of messages; `columns` has their columns and messages.
+class _Marks(NamedTuple):
+    """Fields of `Chat` that follow from marks, before a system prompt is put in front."""
 
-    masked: numbers of messages that are only context. required: numbers of messages with a mark, on the whole or on a
-    part, that requires training. partly: copies of messages with `UNTRAINED` and `END_UNTRAINED` around the untrained
-    parts. Messages are numbered across all columns; the first `shared` ones belong to the prompt.
+    masked: list[int]
+    required: list[int]
+    weights: dict[int, float]
+    partly: dict[float, dict[int, Message]]
 
-    Raises a DocumentError if marks are wrong or contradict each other or `train_on`, or if a trained answer is empty.
+
+def _marked_messages(columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], train_on: TrainOn, shared: int) -> _Marks:
+    """Return the training marks of messages; `columns` has their columns and messages.
+
+    Messages are numbered across all columns; the first `shared` ones belong to the prompt. Raises a DocumentError if
+    marks are wrong or contradict each other or `train_on`, or if a trained answer is empty.
     """
-    masked, required, partly = list[int](), list[int](), dict[int, dict[str, Any]]()
+    marks = _Marks([], [], {}, {})
     places = [(column, at, message) for column, messages in columns for at, message in enumerate(messages)]
     for number, (column, at, message) in enumerate(places):
         in_prompt, trained = len(columns) > 1 and column == columns[0][0], None
         if not (_READ.isdisjoint(message) and isinstance(message.get("content"), str)):
             where = f"'{column}' message {at}"
             trained, words = _said_by(message, "message", where)
-            copy, of_parts = _with_marks(message, where)
+            copies, of_parts = _with_marks(message, 1 if trained is None else trained, where)
             for said, its_words in [(trained, words), *of_parts]:
-                if said and trained is False:
+                if said and trained == 0:
                     raise record_error(f"{words}, and {its_words}; leave one of them out")
                 _check_train_on(said, its_words, message["role"], train_on, in_prompt=in_prompt)
             if trained is not None or any(said for said, _ in of_parts):
-                (masked if trained is False else required).append(number)
-            if trained is not False and not all(said for said, _ in of_parts):
-                partly[number] = copy
+                (marks.masked if trained == 0 else marks.required).append(number)
+            if trained not in (None, 0, 1):
+                marks.weights[number] = trained
+            for weight, copy in copies.items() if trained != 0 else ():
+                marks.partly.setdefault(weight, {})[number] = copy
         # an empty answer: the template has nothing to write, not even tool calls
         is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
-        is_context = in_prompt or number < shared or trained is False or message["role"] != "assistant"
+        is_context = in_prompt or number < shared or trained == 0 or message["role"] != "assistant"
         if is_empty and not is_context:
             what = "is an answer without content: null would be trained as an empty answer; remove it, write ''"
             raise record_error(f"'{column}' message {at} {what}, or set its weight to 0", "missing_value")
-    return masked, required, partly
+    return marks
 
 
-def _check_train_on(said: bool | None, words: str, role: str, train_on: TrainOn, *, in_prompt: bool) -> None:
+def _check_train_on(said: float | None, words: str, role: str, train_on: TrainOn, *, in_prompt: bool) -> None:
     """Raise a DocumentError if a mark contradicts `train_on`."""
-    if said is False and train_on == "all":
-        raise record_error(f"{words}, and --train-on all trains every message: leave --train-on out, or remove that")
+    if said not in (None, 1) and train_on == "all":
+        how = "alike" if said else ""
+        raise record_error(
+            f"{words}, and --train-on all trains every message{how and ' '}{how}: leave --train-on out, or remove that"
+        )
     untrained = in_prompt or (train_on in ("assistant", "each-answer") and role != "assistant")
     if said and untrained and train_on != "all":
         which = "a message of the prompt" if in_prompt else f"a message of the role {role}"
@@ -372,32 +390,39 @@ def _check_train_on(said: bool | None, words: str, role: str, train_on: TrainOn,
 
 
 def _said_by(owner: Mapping[str, Any], place: Place, where: str) -> Said:
-    """Return whether the marks of a message or a part require or forbid training."""
+    """Return the weight that the marks of a message or a part give it in the loss."""
     found = {name: owner[name] for name in MARKS[place] if owner.get(name) is not None}
     for name, value in found.items():
-        if not isinstance(value, int | float) or value not in (0, 1):
-            raise record_error(f"{where} has {name} {str(value)[:40]!r}, where 0 or 1, or false or true, is expected")
+        if not isinstance(value, int | float) or not (0 <= value < _MOST if name in _WEIGHTS else value in (0, 1)):
+            expected = "a finite number from 0 on" if name in _WEIGHTS else "0 or 1, or false or true,"
+            raise record_error(f"{where} has {name} {str(value)[:40]!r}, where {expected} is expected")
     words = f"{where} has {' and '.join(f'{name} {json.dumps(value)}' for name, value in found.items())}"
     said = {bool(value) != (name in _INVERSE) for name, value in found.items()}
-    if len(said) > 1:
+    weights = {float(value) for name, value in found.items() if name in _WEIGHTS} or {*map(float, said)}
+    if len(said) > 1 or len(weights) > 1:
         raise record_error(f"{words}; leave one of them out")
-    return next(iter(said), None), words
+    return next(iter(weights), None), words
 
 
-def _with_marks(message: dict[str, Any], where: str) -> tuple[dict[str, Any], list[Said]]:
-    """Return (copy of a message with marks around untrained parts, marks of its parts)."""
-    copy, said = message, list[Said]()
+def _with_marks(message: Message, usual: float, where: str) -> tuple[dict[float, Message], list[Said]]:
+    """Return (copies of a message, marks of its parts).
+
+    For each weight of a part, except the weight `usual` of the message, a copy has marks around parts of that weight.
+    """
+    copies, said = dict[float, Message](), list[Said]()
     for name in ("content", REASONING[0]):
         value = message.get(name)
         parts = _parts_of_spans(message, where) if name == "content" and SPANS in message else value
         if isinstance(parts, list):
             said += (each := [_said_by(part, "part", f"part {at} of {where}") for at, part in enumerate(parts)])
-            marked = [
-                {**part, "text": f"{UNTRAINED}{part['text']}{END_UNTRAINED}" if trained is False else part["text"]}
-                for (trained, _), part in zip(each, parts, strict=True)
-            ]
-            copy = {**copy, name: marked if parts is value else "".join(part["text"] for part in marked)}
-    return copy, [one for one in said if one[0] is not None]
+            for weight in sorted({one for one, _ in each if one not in (None, usual)}):
+                marked = [
+                    {**part, "text": f"{BEGIN_PART}{part['text']}{END_PART}" if one == weight else part["text"]}
+                    for (one, _), part in zip(each, parts, strict=True)
+                ]
+                text = marked if parts is value else "".join(part["text"] for part in marked)
+                copies[weight] = {**copies.get(weight, message), name: text}
+    return copies, [one for one in said if one[0] is not None]
 
 
 def _parts_of_spans(message: dict[str, Any], where: str) -> list[dict[str, Any]]:

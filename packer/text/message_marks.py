@@ -19,7 +19,7 @@ around the tagged text, if nothing in the template reads that text.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -29,7 +29,7 @@ from jinja2 import Template, TemplateError, nodes
 
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
-from packer.text.conversations import END_UNTRAINED, UNTRAINED, Chat, record_error
+from packer.text.conversations import BEGIN_PART, END_PART, Chat, Message, record_error
 from packer.text.rendering import Templates
 from packer.text.template_environment import (
     BEGIN_GENERATED,
@@ -184,26 +184,30 @@ def _count_tags(source: str) -> tuple[int, int]:
         return 0, 0
 
 
-def untrained_parts(
-    templates: Templates, one: RenderedChat, train_on: TrainOn, remedy: Callable[[Chat], str]
+def marked_parts(
+    templates: Templates,
+    one: RenderedChat,
+    copies: Mapping[int, Message],
+    train_on: TrainOn,
+    remedy: Callable[[Chat], str],
 ) -> list[tuple[int, int]]:
-    """Return the spans of untrained parts of messages, located by a rendering with marks.
+    """Return the spans of the marked parts in copies of messages, located by a rendering with marks.
 
     Raises a DocumentError, with `remedy(chat)`, if the marks change the text.
     """
     chat, roles = one.chat, [message["role"] for message in one.chat.messages]
-    turns = [turn for turn in sorted(chat.partly) if chat.first <= turn < len(roles)]
+    turns = [turn for turn in sorted(copies) if chat.first <= turn < len(roles)]
     turns = [turn for turn in turns if train_on == "completion" or roles[turn] == "assistant"]
     if not turns:
         return []
-    messages = [chat.partly[at] if at in turns else message for at, message in enumerate(chat.messages)]
+    messages = [copies[at] if at in turns else message for at, message in enumerate(chat.messages)]
     text = templates.attempt(chat, templates.with_joined_parts(replace(chat, messages=messages)).messages)
     with suppress(DocumentError):
-        if isinstance(text, str) and (found := _split_at_marks(text, UNTRAINED, END_UNTRAINED))[0] == one.text:
+        if isinstance(text, str) and (found := _split_at_marks(text, BEGIN_PART, END_PART))[0] == one.text:
             return found[1]
     raise record_error(
-        f"a part of {chat.name_of(turns[0])} is not trained, and the chat template changes or moves it, so that its "
-        f"place is not known; {remedy(chat)}, or set the weight of the whole message to 0",
+        f"a part of {chat.name_of(turns[0])} is not trained like the rest, and the chat template changes or moves it, "
+        f"so that its place is not known; {remedy(chat)}, or set the weight of the whole message to 0",
         "unlocated_spans",
     )
 

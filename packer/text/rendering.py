@@ -112,7 +112,10 @@ class Templates:
         has_tools = bool(chat.tools)
         needs = self._call_needs[has_tools] = self._call_needs.get(has_tools) or self._find_call_needs(has_tools)
         messages = [_fitted(message, needs, chat.name_of(at)) for at, message in enumerate(chat.messages)]
-        partly = {at: _fitted(message, needs, chat.name_of(at)) for at, message in chat.partly.items()}
+        partly = {
+            weight: {at: _fitted(message, needs, chat.name_of(at)) for at, message in copies.items()}
+            for weight, copies in chat.partly.items()
+        }
         leaves_out = needs.writes_neither and any(message.get(CALLS) for message in messages)
         return replace(chat, messages=messages, partly=partly), leaves_out
 

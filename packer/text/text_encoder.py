@@ -21,7 +21,7 @@ from packer.json_records import TextIdentity
 from packer.options import ReadOptions
 from packer.options.option import TrainOn
 from packer.sources.documents import Batch, DocumentError
-from packer.sources.list_checks import as_lists, joined_batches
+from packer.sources.list_checks import as_lists, joined_batches, with_weights
 from packer.sources.meanings import (
     DESIRABLE,
     EXCHANGE_STARTS,
@@ -201,13 +201,16 @@ class Encoder:
         straddling = untrained = 0
         if self.has_labels:
             places = TokenPlaces(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
-            mask, straddling = _mask(texts, spans, places, bounds, fronts)
+            starts, stops, straddling = _token_spans(texts, spans, places, bounds, fronts)
+            size = int(bounds[-1]) + 1
+            changes = np.bincount(starts, minlength=size) - np.bincount(np.maximum(starts, stops), minlength=size)
+            mask = np.cumsum(changes)[:-1] > 0
             labels = _list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))
             counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
             untrained = int(((counts == 0) & (np.diff(bounds) > 0)).sum())
         if self.has_exchanges:
             extra[EXCHANGE_STARTS] = _starts(tokens.places.tokens[~is_of_span], exchanges)
-        return Batch(
+        batch = Batch(
             _list_array(bounds, ids),
             labels,
             0,
@@ -222,6 +225,10 @@ class Encoder:
             ),
             records=np.array([text.row for text in texts], np.int64),
         )
+        if not any(text.weights for text in texts):
+            return batch
+        found = (text.weights or [1.0] * len(text.trained or ()) for text in texts)
+        return with_weights(batch, _token_weights(starts, stops, [*chain.from_iterable(found)], len(ids)))
 
     def _texts(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Iterator[MarkedText]:
         """Yield the texts of all records, with their trained characters."""
@@ -252,6 +259,8 @@ class Encoder:
         for chat in chats_of(record, self.records, self.train_on):
             located = self._template.locate(chat, train_on, exchanges=self.has_exchanges)
             text_of(located.text, "the rendered conversation")
+            if located.weights is not None and self.records.kind == "pair":
+                raise record_error("a message has a weight, and --pairs stores none: set it to 0 or 1, or remove it")
             counted = (*located.counted, *["special"] * _hold_special(chat.messages, self._special))
             yield located._replace(counted=counted, messages=chat.messages)
 
@@ -338,14 +347,14 @@ def _hold(
     return found
 
 
-def _mask(
+def _token_spans(
     texts: Sequence[MarkedText],
     spans: NDArray[np.int64],
     places: TokenPlaces,
     bounds: NDArray[np.int64],
     fronts: NDArray[np.int64],
-) -> tuple[NDArray[np.bool_], int]:
-    """Return (whether each token is trained, number of documents with a token that straddles trained text).
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return (first token and end of each trained span, number of documents with a token that straddles trained text).
 
     A straddling token is trained. Tokens added after a text are trained if the end of the text is trained. `places` has
     the token positions of the bounds of `spans`.
@@ -357,9 +366,17 @@ def _mask(
     last = [text.trained[-1][1] if text.trained else -1 for text in texts]
     to_end = np.array([at == len(text.text) for at, text in zip(last, texts, strict=True)], np.bool_)
     stops[np.cumsum(spans)[to_end] - 1] = bounds[1:][to_end]
-    size = int(bounds[-1]) + 1
-    changes = np.bincount(starts, minlength=size) - np.bincount(np.maximum(starts, stops), minlength=size)
-    return np.cumsum(changes)[:-1] > 0, len(np.unique(owners[inside.any(axis=1)]))
+    return starts, stops, len(np.unique(owners[inside.any(axis=1)]))
+
+
+def _token_weights(
+    starts: NDArray[np.int64], stops: NDArray[np.int64], weights: Sequence[float], count: int
+) -> NDArray[np.float32]:
+    """Return the weight of each of `count` tokens from the weights of spans; a token in two spans has the larger."""
+    found = np.zeros(count, np.float32)
+    for start, stop, weight in zip(starts.tolist(), stops.tolist(), weights, strict=True):
+        np.maximum(found[start:stop], np.float32(weight), out=found[start:stop])
+    return found
 
 
 def _starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArray:

@@ -17,11 +17,11 @@ from packer.sources.documents import COLUMNS, DocumentError, Found
 from packer.sources.find_source import SourceLike, find_source
 from packer.sources.format_reader import Reader
 from packer.sources.formats import open_readers
-from packer.sources.meanings import EXCHANGE_STARTS, refusal
+from packer.sources.meanings import EXCHANGE_STARTS, WEIGHTS_OF_RECORDS, refusal
 from packer.sources.open_source import open_tokenized
-from packer.sources.record_lists import source_of_records
+from packer.sources.record_lists import source_of_records, weighted_records
 from packer.sources.source import Source
-from packer.sources.token_columns import refuse_masks
+from packer.sources.token_columns import refuse_masks, refuse_other_meaning
 from packer.text.text_columns import (
     JSON,
     FirstRecords,
@@ -58,6 +58,7 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
     """
     keep, pairs = options.value_columns, options.pairs
     refuse_masks(keep)
+    refuse_other_meaning("record", options.weight)
     if EXCHANGE_STARTS in keep:
         raise PackerError(f"keep {EXCHANGE_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     readers = found.each(lambda reader: reader.for_records(), readers)
@@ -77,17 +78,41 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
             f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
             "each-answer if these are chats, or --pairs"
         )
+    weights = _weights_of(readers, found.name, options)
     for reader in readers:
-        reader.require(keep)
+        reader.require((*keep, *weights))
+    empty = encoder.empty_documents(encoder.documents_per_record or 1)
+    absent = [each for each in WEIGHTS_OF_RECORDS if each not in (*keep, *weights)]
     return source_of_records(
         found,
         readers,
         options,
-        columns=encoder.records.needed,
-        decode=encoder.encode,
-        empty=encoder.empty_documents(encoder.documents_per_record or 1),
+        columns=(*encoder.records.needed, *weights),
+        decode=partial(weighted_records, encoder.encode, weights, absent),
+        empty=empty._replace(labels=empty.input_ids) if weights else empty,
         encoder=encoder,
     )
+
+
+def _weights_of(readers: Sequence[Reader], name: str, options: ReadOptions) -> list[str]:
+    """Return the columns with the weight of a record in the loss: known ones of the first file, and that of --weight.
+
+    Raises a PackerError if only a later file has such a column, or if weights cannot be used.
+    """
+    named = [reader for reader in readers if reader.names]
+    known = [[each for each in WEIGHTS_OF_RECORDS if each in reader.names] for reader in named]
+    found, *others = [[each for each in of_file if each not in options.value_columns] for of_file in known] or [[]]
+    for reader, of_file in zip(named[1:], others, strict=True):
+        for each in (each for each in of_file if each not in found):
+            raise SourceError(
+                f"{reader.file.name}: has a column '{each}', and the first file has none; give it to all files or none"
+            )
+    if options.pairs and found:
+        raise PackerError(
+            f"{name}: '{found[0]}' is the weight of a record, and --pairs stores none: remove it, or carry it unused "
+            f"with --keep {found[0]}"
+        )
+    return [*dict.fromkeys((*found, *((options.weight,) if options.weight else ())))]
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool) -> Records:

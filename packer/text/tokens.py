@@ -88,6 +88,8 @@ class MarkedText(NamedTuple):
     """Trained spans, in order; None if everything is trained."""
     exchange_starts: list[int] | None = None
     """Starts of exchanges, ascending from 0; None if not requested. Text before the first start belongs to it."""
+    weights: Sequence[float] | None = None
+    """Weight of each trained span in the loss; None if all are 1."""
     messages: Sequence[Mapping[str, Any]] = ()
     """Messages of a chat."""
     row: int = 0

@@ -23,11 +23,12 @@ REPACKS = "the rows are packed already, and it would pack them again"
 READS_IN_ORDER = "rows must be shuffled, because those of a shard may be alike"
 
 
-def open_rows(packed: PackedPaths, *, trees: bool = False) -> PackedDataset:
+def open_rows(packed: PackedPaths, *, trees: bool = False, weights: bool = False) -> PackedDataset:
     """Open a packed dataset for a trainer.
 
     Raises:
-        PackerError: as `packer.load`; the rows have no tokens; or they have trees and `trees` is false.
+        PackerError: as `packer.load`; the rows have no tokens; they have trees and `trees` is false; or they have
+            weights of the loss and `weights` is false.
     """
     if isinstance(packed, str) and packed.lstrip()[:1] in ("[", "{"):
         packed = json.loads(packed)
@@ -39,6 +40,8 @@ def open_rows(packed: PackedPaths, *, trees: bool = False) -> PackedDataset:
         )
     if not {"input_ids", TREE_INPUT_IDS} & _columns(dataset):
         raise PackerError("the rows have no tokens (--index-only): pack without this option")
+    if dataset.has_weights and not weights:
+        raise PackerError("the rows have weights of the loss, which this trainer ignores: remove them from the source")
     return dataset
 
 

@@ -348,14 +348,14 @@ def next_tokens(row, ahead=1):
     return places
 
 
-def loss_weights(rows, *, per):
-    """(weight of every real token, sequences that count): 1 / trained tokens of the sequence or document."""
+def loss_weights(rows):
+    """(weight of every real token, documents that count): 1 / trained tokens of the document."""
     names, trained = [], []
-    for number, row in enumerate(rows):
+    for row in rows:
         place = 0
-        for segment, (length, document) in enumerate(zip(row["seq_lengths"], row["doc_ids"], strict=True)):
+        for length, document in zip(row["seq_lengths"], row["doc_ids"], strict=True):
             if document != -1:
-                names += [document if per == "document" else (number, segment)] * length
+                names += [document] * length
                 trained += [label != -100 for label in row["labels"][place : place + length]]
             place += length
     counts = {name: sum(one for one, other in zip(trained, names, strict=True) if other == name) for name in names}

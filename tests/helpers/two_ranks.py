@@ -35,7 +35,7 @@ def train_step(dataset, *, per, rank):
 def main(folder: Path, packed: Path) -> None:
     with job(folder) as rank:
         dataset = packer.load(packed)
-        for per in ("token", "sequence"):
+        for per in ("token", "document"):
             torch.save(train_step(dataset, per=per, rank=rank), folder / f"{per}-{rank}.pt")
         steps = packer.BatchSampler(dataset, global_batch=4).steps
         checkpoint = folder / "trainer" / f"checkpoint-{steps + 1}"
