@@ -196,7 +196,7 @@ class Folder:
             yield temporary
 
     def _rename(self, temporary: Path, path: Path) -> None:
-        """Rename a file. Creates its folder if it is missing, and removes a damaged file or folder of that name."""
+        """Rename a file. Creates a missing folder inside the store, and removes a folder of that name."""
         try:
             self._named(path, lambda: temporary.rename(path))
         except IsADirectoryError:
@@ -204,11 +204,13 @@ class Folder:
             temporary.rename(path)
 
     def _named(self, path: Path, give_name: Callable[[], object]) -> None:
-        """Call `give_name`. Creates the folder of `path` if it is missing, and replaces a damaged file there."""
+        """Call `give_name`. Creates a missing folder of `path` inside the store, and replaces a damaged file there."""
         self.check_claim()
         try:
             give_name()
         except FileNotFoundError:
+            if path.parent == self.root:
+                raise
             path.parent.mkdir(exist_ok=True)  # only one level, so that an output removed meanwhile is not created again
             self._sync(path.parent.parent)
             give_name()
