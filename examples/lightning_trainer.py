@@ -3,8 +3,9 @@
     python examples/lightning_trainer.py dataset-packed-4096 Qwen/Qwen3-0.6B trained --rows 4 --global-batch 32
 
 The data loader yields optimizer steps, each a list of batches, because the loss of a step is the mean over the tokens
-of all its batches: `accumulate_grad_batches` would compute the mean of their means. Checkpoints hold the place in the
-dataset, with torchdata's StatefulDataLoader, so that a run resumes with the next step.
+of all its batches, or with `--loss` over their documents or by weights: `accumulate_grad_batches` would compute the
+mean of their means. Checkpoints hold the place in the dataset, with torchdata's StatefulDataLoader, so that a run
+resumes with the next step.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class PackedTraining(lightning.LightningModule):
         *,
         rows: int = 4,
         global_batch: int = 32,
+        loss: str | None = None,
         learning_rate: float = 2e-5,
         max_grad_norm: float = 1.0,
     ) -> None:
@@ -40,6 +42,7 @@ class PackedTraining(lightning.LightningModule):
         self.dataset = packer.load(packed)
         self.rows = rows
         self.global_batch = global_batch
+        self.loss = loss
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
         self.automatic_optimization = False
@@ -58,15 +61,15 @@ class PackedTraining(lightning.LightningModule):
         """Return the batches of a step, as many on every rank, even if the last step of an epoch has fewer rows."""
         batches = self.global_batch // (self.rows * self.trainer.world_size)
         parts = [rows[number::batches] or self.dataset.__getitems__([]) for number in range(batches)]
-        return [packer.collate(part) for part in parts]
+        return [packer.collate(part, loss_weights=self.loss) for part in parts]
 
     def training_step(self, step: list[dict[str, Any]]) -> None:
         """Run one optimizer step."""
         items = packer.num_items_in_batch(step)
         total = torch.zeros((), device=self.device)
         for batch in step:
-            labels = batch.pop("labels")
-            loss = packer.causal_lm_loss(self.model(**batch).logits, labels, num_items=items)
+            labels, weights = batch.pop("labels"), batch.pop("loss_weights", None)
+            loss = packer.causal_lm_loss(self.model(**batch).logits, labels, num_items=items, weights=weights)
             self.manual_backward(loss * self.trainer.world_size)  # gradients are averaged over ranks
             total += loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.max_grad_norm)
@@ -87,6 +90,7 @@ class PackedTraining(lightning.LightningModule):
 @click.argument("folder")
 @click.option("--rows", default=4, show_default=True, help="Rows per batch on each device.")
 @click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step over all devices.")
+@click.option("--loss", type=click.Choice(["token", "document", "weight"]), help="What the loss is the mean of.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 @click.option("--learning-rate", default=2e-5, show_default=True, help="Learning rate of AdamW.")
 @click.option("--save-every", default=500, show_default=True, help="Steps from one checkpoint to the next.")
@@ -97,6 +101,7 @@ def main(
     folder: str,
     rows: int,
     global_batch: int,
+    loss: str | None,
     epochs: int,
     learning_rate: float,
     save_every: int,
@@ -112,7 +117,9 @@ def main(
         precision="bf16-mixed" if torch.cuda.is_available() else "32-true",
         use_distributed_sampler=False,  # BatchSampler divides the rows among ranks
     )
-    module = PackedTraining(loaded, packed, rows=rows, global_batch=global_batch, learning_rate=learning_rate)
+    module = PackedTraining(
+        loaded, packed, rows=rows, global_batch=global_batch, loss=loss, learning_rate=learning_rate
+    )
     trainer.fit(module, ckpt_path=resume)
 
 

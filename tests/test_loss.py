@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.helpers.models import VOCABULARY, gradients, loss_sum, tiny_llama  # noqa: E402  needs torch
+from tests.helpers.weighted_steps import assert_steps_as_alone, document_weights  # noqa: E402
 
 MAX_LEN = 32
 LENGTHS = [5, 20, 1, 70, 7, 3, 32, 9, 1, 2, 17, 28, 3, 13, 10]
@@ -196,6 +197,14 @@ def test_two_ranks_with_different_numbers_of_tokens_make_the_step_of_one(two_ran
     expected = train_unpacked(tiny_llama(dtype=torch.float64), documents, per=per)
     for one in found:
         assert_same((sum(other["loss"] for other in found), one["gradients"]), expected)
+
+
+def test_the_trainer_divides_by_the_weights_of_all_ranks_and_batches(two_ranks, documents):
+    starts = [(number, start) for number, (one, _) in enumerate(documents) for start in range(0, len(one), MAX_LEN)]
+    pieces = {(doc, at): tuple(each[at : at + MAX_LEN] for each in documents[doc]) for doc, at in starts}
+    ranks = [torch.load(two_ranks / f"hf-document-2-{rank}.pt") for rank in range(2)]
+    assert [len(step) for step in ranks[0][2]] == [2, 2]
+    assert_steps_as_alone(ranks, pieces, document_weights(pieces))
 
 
 def tokens_of_rank(dataset, rank, *, epochs):

@@ -1,5 +1,6 @@
 """The loss of a step is the mean over its trained tokens, for every class of models, in the Trainer and SFTTrainer."""
 
+from itertools import product
 from math import inf
 from types import SimpleNamespace
 
@@ -14,10 +15,22 @@ pytest.importorskip("accelerate")
 
 from tests.helpers.documents import assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
 from tests.helpers.models import VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.torch_jobs import run_two  # noqa: E402
+from tests.helpers.weighted_steps import (  # noqa: E402
+    assert_steps_as_alone,
+    document_weights,
+    make_trainer,
+    step_alone,
+    token_weights,
+    train,
+    weighted_source,
+)
 
 pytestmark = [
     pytest.mark.usefixtures("no_gpu"),
     pytest.mark.filterwarnings("ignore:`label_smoothing_factor` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:`compute_loss_func` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:no token of a batch is trained:UserWarning"),
 ]
 
 TEXT = {
@@ -227,3 +240,106 @@ def test_the_noise_of_neftune_on_whole_batches_is_told(example, tmp_path):
     times = f"{(4 * pieces / example.rows) ** 0.5:.2g}"
     with pytest.warns(UserWarning, match=f"neftune_noise_alpha is 5: .* about {times} times weaker than on single"):
         packer.trainers.hf([example.packed] * 2, arguments)
+
+
+# ---- losses by weights ----
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory):
+    """An example whose tokens have weights; and the weights of its pieces."""
+    return make_weighted(tmp_path_factory.mktemp("weighted"))
+
+
+def make_weighted(folder):
+    source = weighted_source()
+    return make_example(folder, source), token_weights(source)
+
+
+def as_weighed(loss, weighted):
+    return weighted[1] if loss == "weight" else document_weights(weighted[0].pieces)
+
+
+@pytest.mark.parametrize("loss", ["document", "weight"])
+@pytest.mark.parametrize(
+    ("name", "accumulation"),
+    [("hf", 1), ("hf", 2), ("hf", 3), ("trl", 3), *(pytest.param("trl", n, marks=pytest.mark.nightly) for n in (1, 2))],
+)
+def test_steps_with_a_loss_by_weights_train_as_documents_alone(weighted, tmp_path, name, accumulation, loss):
+    if name == "trl":
+        pytest.importorskip("trl")
+    example, _ = weighted
+    found = train(name, example.packed, tmp_path, loss=loss, accumulation=accumulation)
+    assert [len(step) for step in found[2]] == {1: [1, 1, 1, 1], 2: [2, 2], 3: [3, 1]}[accumulation]
+    assert_steps_as_alone([found], example.pieces, as_weighed(loss, weighted))
+    with pytest.raises(AssertionError, match=r"assert \d"):  # a mean over tokens is another
+        assert_steps_as_alone([found], example.pieces, lambda key, _: [1] * len(example.pieces[key][0]))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["hf", "trl"])
+def test_steps_on_two_ranks_train_as_documents_alone(weighted, tmp_path, name):
+    pytest.importorskip("trl")
+    run_two("tests.helpers.weighted_steps", tmp_path, weighted[0].packed, name, "document", "weight")
+    for loss, accumulation in product(("document", "weight"), (1, 2, 3)):
+        ranks = [torch.load(tmp_path / f"{name}-{loss}-{accumulation}-{rank}.pt") for rank in range(2)]
+        assert_steps_as_alone(ranks, weighted[0].pieces, as_weighed(loss, weighted))
+
+
+@pytest.mark.parametrize("loss", ["document", "weight"])
+@pytest.mark.parametrize("name", ["hf", "trl"])
+def test_the_loss_of_evaluation_has_the_weights_of_the_training(weighted, tmp_path, name, loss):
+    pytest.importorskip("trl")
+    example, _ = weighted
+    trainer = make_trainer(name, example.packed, tmp_path, loss=loss, per_device_eval_batch_size=example.rows)
+    model, batch = tiny_llama(dtype=torch.float64), list(example.pieces)
+    expected, _ = step_alone(model, example.pieces, [batch], as_weighed(loss, weighted))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_weights_come_from_the_workers_of_a_data_loader(example):
+    found = packer.trainers.hf(example.packed, loss="document")
+    loader = torch.utils.data.DataLoader(
+        found["train_dataset"], batch_size=2, collate_fn=found["data_collator"], num_workers=1
+    )
+    for batch, rows in zip(loader, packer.batches(found["train_dataset"], rows=2, seed=None), strict=True):
+        assert (batch["labels"] == rows["labels"]).all()
+        assert ((batch["labels"].weights > 0) == (rows["labels"] != -100)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"use_liger_kernel": True},
+            "use_liger_kernel of SFTTrainer is True: its loss has no weights; set it to False",
+        ),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor of SFTTrainer is 0.1: .*; set it to 0"),
+        ({"loss_type": "dft"}, "loss_type of SFTTrainer is dft: its loss has no weights; set it to nll"),
+    ],
+)
+def test_settings_with_a_loss_of_their_own_are_refused_beside_weights(example, tmp_path, settings, message):
+    trl = pytest.importorskip("trl")
+    arguments = trl.SFTConfig(**options(tmp_path, example, **settings), bf16=False)
+    with pytest.raises(PackerError, match=message):
+        packer.trainers.trl(example.packed, arguments, loss="document")
+    packer.trainers.trl(example.packed, arguments, loss="token")
+
+
+def test_a_loss_that_is_unknown_or_has_no_weights_or_leaves_weights_unused_is_refused(example, weighted, tmp_path):
+    with pytest.raises(PackerError, match="loss is 'sequence': choose token, document, weight"):
+        packer.trainers.hf(example.packed, loss="sequence")
+    with pytest.raises(
+        PackerError, match="rows have weights of the loss: set loss to weight, or to token to ignore them"
+    ):
+        packer.trainers.hf(weighted[0].packed)
+    packer.trainers.hf(weighted[0].packed, loss="token")
+    with pytest.raises(PackerError, match="loss is weight, and the rows have no weights: choose token or document"):
+        packer.trainers.hf(example.packed, loss="weight")
+
+    def without_weights(found):
+        return {**found, "data_collator": packer.collate}
+
+    trainer = make_trainer("hf", example.packed, tmp_path, loss="document", tune=without_weights)
+    with pytest.raises(PackerError, match=r"loss is document, but a batch has no weights: keep packer's data_coll"):
+        trainer.train()

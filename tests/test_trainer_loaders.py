@@ -22,8 +22,9 @@ from packer.trainers.verl import PackedRows  # noqa: E402
 from tests.helpers import naive  # noqa: E402
 from tests.helpers.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402
 from tests.helpers.export_trainers import alone_pairs, mean_loss, tiny_titan  # noqa: E402
-from tests.helpers.models import tiny_llama, train_alone  # noqa: E402
+from tests.helpers.models import gradients, tiny_llama, train_alone  # noqa: E402
 from tests.helpers.torch_jobs import run_two  # noqa: E402
+from tests.helpers.weighted_steps import document_weights, step_alone  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -169,6 +170,27 @@ def test_verl_trains_the_documents_of_rows_apart(example, read):
     alone = train_alone(tiny_llama(), example.pieces)
     assert loss.item() == pytest.approx(alone.loss, abs=1e-5)
     assert norm.item() == pytest.approx(alone.gradient_norm, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("example", ["masked prompts"], indirect=True)
+@pytest.mark.parametrize("read", [as_verl_reads, with_verl])
+def test_verl_s_mean_over_documents_is_that_of_documents_alone(example, read):
+    """Pieces of a split document share a weight if they are in one row."""
+    omegaconf = pytest.importorskip("omegaconf")
+    config = omegaconf.OmegaConf.merge(VERL, {"data": {"loss": "document"}})
+    rows = PackedRows(str(example.packed), config=config.data)
+    model = tiny_llama(dtype=torch.float64)
+    read(model, [rows[number] for number in range(len(rows))]).backward()
+    keys = [
+        zip(row["doc_ids"].tolist(), row["doc_starts"].tolist(), strict=False) for row in packer.load(example.packed)
+    ]
+    batches = [[key for key in row if key[0] >= 0] for row in keys]
+    alone = step_alone(tiny_llama(dtype=torch.float64), example.pieces, batches, document_weights(example.pieces))
+    assert_same_gradients(gradients(model), alone[1], 1e-5)
+    assert not torch.allclose(
+        alone[1]["lm_head.weight"], train_alone(model, example.pieces).gradients["lm_head.weight"]
+    )
 
 
 @pytest.mark.parametrize("example", ["masked prompts"], indirect=True)

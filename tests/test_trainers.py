@@ -182,6 +182,18 @@ def test_trainers_that_cannot_train_trees_refuse_them_and_rows_without_tokens(tr
             open_rows(str(tmp_path / "index"))
 
 
+def test_trainers_that_divide_by_counts_refuse_rows_with_weights_and_others_want_to_know_the_loss(tmp_path):
+    from packer.trainers.automodel import dataset
+    from packer.trainers.verl import PackedRows
+
+    source = write_lines(tmp_path / "tokens.jsonl", [{"input_ids": [1, 2, 3], "loss_weights": [0, 0.5, 2]}])
+    packer.pack(source, tmp_path / "packed", max_len=16, sync=False)
+    with pytest.raises(PackerError, match=r"weights of the loss, which this trainer ignores: .* or verl"):
+        dataset(str(tmp_path / "packed"))
+    with pytest.raises(PackerError, match="weights of the loss: set loss to weight, or to token to ignore them"):
+        PackedRows(str(tmp_path / "packed"))
+
+
 def test_rows_of_automodel_are_for_its_own_collate_alone(example):
     from packer.trainers.automodel import dataset
 
@@ -211,7 +223,7 @@ def test_axolotl_s_context_parallelism_takes_the_ring_that_knows_boundaries_or_i
     PackedPlugin().register(settings := dict(ring))
     assert settings["ring_attn_func"] == "varlen_llama3"
     for size, collator in ((None, Collator), (1, Collator), (2, RowCollator)):
-        configuration = SimpleNamespace(context_parallel_size=size)
+        configuration = SimpleNamespace(context_parallel_size=size, packed_loss=None)
         assert PackedPlugin().get_collator_cls_and_kwargs(configuration)[0] is collator
     PackedPlugin().register(settings := {"packed_dataset": "rows", "micro_batch_size": 4})
     assert "ring_attn_func" not in settings

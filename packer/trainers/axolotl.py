@@ -3,7 +3,8 @@
     plugins: [packer.trainers.axolotl.PackedPlugin]
     packed_dataset: dataset-packed-4096
 
-`packed_dataset` and `packed_eval_dataset` are a path, a list of paths, or a mapping of paths to weights.
+`packed_dataset` and `packed_eval_dataset` are a path, a list of paths, or a mapping of paths to weights. `packed_loss`
+is token (the default), document or weight: what the loss is the mean of.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from packer.loader.batch_formats import HFBatch, HFRows
-from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_settings, open_rows
+from packer.loader.row_tokens import LossWeights
+from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_loss, check_settings, open_rows
 
 if TYPE_CHECKING:
     from axolotl.common.datasets import TrainDatasetMeta
@@ -43,6 +45,7 @@ _RULES = {
 _RING_RULES = {
     "ring_attn_func": (("varlen_llama3",), "it ignores the boundaries of documents"),
     "micro_batch_size": ((1,), "with context parallelism, Axolotl finds boundaries in a single row only"),
+    "packed_loss": ((None, "token"), "context parallelism would divide the tokens, but not their weights"),
 }
 """Rules for context parallelism. Without sample_packing, Axolotl chooses batch_ring."""
 
@@ -52,13 +55,20 @@ class PackedArgs(BaseModel):
 
     packed_dataset: str | list[str] | dict[str, float]
     packed_eval_dataset: str | list[str] | dict[str, float] | None = None
+    packed_loss: LossWeights | None = None
 
 
 class Collator(HFBatch):
     """Batches of rows. Accepts the arguments of Axolotl's own collators, which have no effect."""
 
-    def __init__(self, tokenizer: object, **_: object) -> None:
-        super().__init__()
+    def __init__(self, tokenizer: object, *, loss_weights: LossWeights | None = None, **_: object) -> None:
+        super().__init__(loss_weights=loss_weights)
+
+    def __call__(self, rows: Sequence[Any], **options: Any) -> dict[str, Any]:
+        """Return the batch of rows, with weights in its labels."""
+        from packer.trainers.hf_and_trl import weighted_labels
+
+        return weighted_labels(super().__call__(rows, **options))
 
 
 class RowCollator(HFRows):
@@ -93,12 +103,13 @@ class PackedPlugin(BasePlugin):
         from packer.trainers.hf_and_trl import as_datasets
 
         check_settings("Axolotl", cfg, {"attn_implementation": _RULES["attn_implementation"]})  # of older names, too
-        rows = as_datasets(open_rows(_plain(cfg.packed_dataset)))
-        path = _plain(cfg.packed_eval_dataset)
+        rows, path = open_rows(_plain(cfg.packed_dataset), weights=True), _plain(cfg.packed_eval_dataset)
+        evaluation = open_rows(path, weights=True) if path else None
+        check_loss(cfg.packed_loss, *(each for each in (rows, evaluation) if each is not None))
         steps = math.ceil(len(rows) * cfg.num_epochs / cfg.batch_size)
         return TrainDatasetMeta(
-            train_dataset=rows,
-            eval_dataset=as_datasets(open_rows(path)) if path else None,
+            train_dataset=as_datasets(rows),
+            eval_dataset=as_datasets(evaluation) if evaluation is not None else None,
             total_num_steps=min(steps, cfg.max_steps or steps),
         )
 
@@ -107,14 +118,26 @@ class PackedPlugin(BasePlugin):
         return {"remove_unused_columns": False}
 
     def get_collator_cls_and_kwargs(self, cfg: Any, is_eval: bool = False) -> tuple[type[Any], dict[str, Any]]:
-        """Return the collator."""
-        return (RowCollator if (cfg.context_parallel_size or 1) > 1 else Collator), {}
+        """Return the collator, and the weights of the loss."""
+        if (cfg.context_parallel_size or 1) > 1:
+            return RowCollator, {}
+        return Collator, {"loss_weights": cfg.packed_loss}
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> Sequence[Any]:
         """Make a model with sdpa use packer's attention during training."""
         from packer.trainers.hf_and_trl import PackedAttention
 
         return [PackedAttention(always=False)]
+
+    def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
+        """Let the trainer compute a loss by weights, over all batches of a step."""
+        from packer.trainers.hf_and_trl import WEIGHTED, WEIGHTED_RULES, StepLoss
+
+        if cfg.packed_loss in WEIGHTED:
+            check_settings("Axolotl", cfg, {"use_eaft": ((False,), "it is a loss of its own")})
+            check_settings("Axolotl", trainer.args, WEIGHTED_RULES)
+            trainer.compute_loss_func = StepLoss("Axolotl", is_function=True, loss=cfg.packed_loss)
+            trainer.compute_loss_func.on_init_end(trainer.args, model=trainer.model)
 
 
 def _plain(value: Any) -> Any:

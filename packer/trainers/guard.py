@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from packer.column_names import NO_LOSS, TREE_INPUT_IDS
 from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import CombinedDataset, load
+from packer.loader.row_tokens import LossWeights
 from packer.stores import AnyPath
 
 PackedPaths: TypeAlias = "str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float]"
@@ -24,11 +25,10 @@ READS_IN_ORDER = "rows must be shuffled, because those of a shard may be alike"
 
 
 def open_rows(packed: PackedPaths, *, trees: bool = False, weights: bool = False) -> PackedDataset:
-    """Open a packed dataset for a trainer.
+    """Open a packed dataset for a trainer. `trees` and `weights` say whether it trains them.
 
     Raises:
-        PackerError: as `packer.load`; the rows have no tokens; they have trees and `trees` is false; or they have
-            weights of the loss and `weights` is false.
+        PackerError: as `packer.load`; the rows have no tokens; or they have trees or weights that it does not train.
     """
     if isinstance(packed, str) and packed.lstrip()[:1] in ("[", "{"):
         packed = json.loads(packed)
@@ -38,16 +38,30 @@ def open_rows(packed: PackedPaths, *, trees: bool = False, weights: bool = False
             "the rows hold trees (--pairs, --share-prefixes), which only your own loop, TRL's SFTTrainer and the "
             "Hugging Face Trainer train: pack without these options"
         )
+    if dataset.has_weights and not weights:
+        raise PackerError(
+            "the rows have weights of the loss, which this trainer ignores: remove them from the source, or use your "
+            "own loop, Lightning, the Hugging Face Trainer, TRL's SFTTrainer, Axolotl, ms-swift or verl"
+        )
     if not {"input_ids", TREE_INPUT_IDS} & _columns(dataset):
         raise PackerError("the rows have no tokens (--index-only): pack without this option")
-    if dataset.has_weights and not weights:
-        raise PackerError("the rows have weights of the loss, which this trainer ignores: remove them from the source")
     return dataset
 
 
 def has_trees(dataset: PackedDataset) -> bool:
     """Return whether documents share tokens in the rows."""
     return TREE_INPUT_IDS in _columns(dataset)
+
+
+def check_loss(loss: LossWeights | None, *datasets: PackedDataset) -> None:
+    """Raise a PackerError if there is no such loss, or if it does not say whether the weights in the rows are used."""
+    if loss not in (None, *get_args(LossWeights)):
+        raise PackerError(f"loss is {loss!r}: choose {', '.join(get_args(LossWeights))}")
+    has_weights = any(dataset.has_weights for dataset in datasets)
+    if loss is None and has_weights:
+        raise PackerError("the rows have weights of the loss: set loss to weight, or to token to ignore them")
+    if loss == "weight" and not has_weights:
+        raise PackerError("loss is weight, and the rows have no weights: choose token or document")
 
 
 def are_ordered(dataset: PackedDataset) -> bool:

@@ -1,6 +1,6 @@
 """Arguments for the Hugging Face Trainer and for TRL's SFTTrainer: dataset, collator and settings from one call.
 
-The loss of a step is the mean over its trained tokens, for every class of models.
+The loss of a step is the mean over its trained tokens, for every class of models, or the mean by weights of tokens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -19,6 +20,7 @@ from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.loader.batch_formats import HFBatch, TreeBatch
 from packer.loader.dataset import PackedDataset
+from packer.loader.row_tokens import LossWeights
 from packer.loader.training_loop import causal_lm_loss, masked_lm_loss
 from packer.trainers.guard import (
     READS_IN_ORDER,
@@ -26,6 +28,7 @@ from packer.trainers.guard import (
     PackedPaths,
     are_ordered,
     check_adapters,
+    check_loss,
     check_settings,
     has_trees,
     open_rows,
@@ -53,6 +56,14 @@ _SFT_RULES = {
     "completion_only_loss": ((False,), _LABELS_ARE_STORED),
 }
 
+WEIGHTED = ("document", "weight")
+WEIGHTED_RULES = {
+    "use_liger_kernel": ((False,), "its loss has no weights"),
+    "label_smoothing_factor": ((0,), "the Trainer does not smooth labels in a loss by weights"),
+    "loss_type": (("nll",), "its loss has no weights"),
+}
+"""Rules for a loss by weights, which packer computes from the logits."""
+
 _OWN_LABELS = "labels_for_the_model"
 """Key of a copy of a batch's labels: with a compute_loss_func, the Trainer does not pass `labels` to a model."""
 
@@ -62,6 +73,7 @@ def hf(
     args: TrainingArguments | None = None,
     *,
     eval: PackedPaths | None = None,
+    loss: LossWeights | None = None,
     callbacks: Iterable[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Return the arguments of the Hugging Face Trainer for packed rows.
@@ -76,6 +88,9 @@ def hf(
         packed: packed dataset: a path, a list of paths, or paths with weights.
         args: arguments of the trainer; the returned arguments are a copy that keeps all columns.
         eval: packed dataset for evaluation.
+        loss: what the loss of a step is: the mean over its trained tokens ("token", the default); the mean over
+            documents of each document's mean ("document"); or the mean by the weights in the rows ("weight"), which is
+            sum(weight x loss) / sum(weight). Rows with weights need one of these words.
         callbacks: other callbacks for the trainer.
 
     Returns:
@@ -87,7 +102,7 @@ def hf(
             documents; or it would read rows in order that were packed without `--balance-ranks`. The trainer raises it
             for a model with adapters that mix documents, or with a loss that would differ.
     """
-    return _arguments("Trainer", packed, args, eval=eval, callbacks=callbacks)
+    return _arguments("Trainer", packed, args, eval=eval, loss=loss, callbacks=callbacks)
 
 
 def _arguments(
@@ -96,32 +111,37 @@ def _arguments(
     args: TrainingArguments | None,
     *,
     eval: PackedPaths | None,
+    loss: LossWeights | None,
     callbacks: Iterable[TrainerCallback],
 ) -> dict[str, Any]:
     args = copy.copy(TrainingArguments() if args is None else args)
-    rows = open_rows(packed, trees=True)
+    rows = open_rows(packed, trees=True, weights=True)
     strategies = ("random", "sequential") if are_ordered(rows) else ("random",)
     check_settings("TrainingArguments", args, {**_RULES, "train_sampling_strategy": (strategies, READS_IN_ORDER)})
     args.remove_unused_columns = False  # True removes the boundaries of the documents
     datasets = {"train_dataset": rows}
     if eval is not None:
-        datasets["eval_dataset"] = open_rows(eval, trees=True)
+        datasets["eval_dataset"] = open_rows(eval, trees=True, weights=True)
     trees = {has_trees(dataset) for dataset in datasets.values()}
     if len(trees) > 1:
         raise PackerError("one of train and eval has trees, the other none: pack both with the same options")
     if args.neftune_noise_alpha:
         warn_of_weak_noise(args.neftune_noise_alpha, rows, args.per_device_train_batch_size)
+    check_loss(loss, *datasets.values())
+    collator = (TreeBatch if trees == {True} else HFBatch)(loss_weights=loss)
     is_function = trainer == "Trainer" and not (args.label_smoothing_factor or args.use_liger_kernel)
-    loss = StepLoss(trainer, is_function=is_function)
-    attention, collator = PackedAttention(always=trees == {True}), TreeBatch() if trees == {True} else HFBatch()
+    if loss in WEIGHTED:
+        check_settings(trainer, args, WEIGHTED_RULES)
+        is_function = True
+    step_loss = StepLoss(trainer, is_function=is_function, loss=loss)
     found: dict[str, Any] = {
         "args": args,
         **datasets,
         "data_collator": collator,
-        "callbacks": [attention, loss, *callbacks],
+        "callbacks": [PackedAttention(always=trees == {True}), step_loss, *callbacks],
     }
     if is_function:
-        found |= {"data_collator": partial(_labels_twice, collator), "compute_loss_func": loss}
+        found |= {"data_collator": partial(_for_step_loss, collator), "compute_loss_func": step_loss}
     return found
 
 
@@ -130,6 +150,7 @@ def trl(
     args: SFTConfig | None = None,
     *,
     eval: PackedPaths | None = None,
+    loss: LossWeights | None = None,
     callbacks: Iterable[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Return the arguments of TRL's SFTTrainer for packed rows, as `hf` does for the Hugging Face Trainer.
@@ -145,7 +166,7 @@ def trl(
     if not isinstance(args, SFTConfig):
         raise PackerError(f"args is a {type(args).__name__}: SFTTrainer takes a trl.SFTConfig")
     check_settings("SFTConfig", args, _SFT_RULES)
-    found = _arguments("SFTTrainer", packed, args, eval=eval, callbacks=callbacks)
+    found = _arguments("SFTTrainer", packed, args, eval=eval, loss=loss, callbacks=callbacks)
     found["args"].dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     for name in {"train_dataset", "eval_dataset"} & set(found):
         found[name] = as_datasets(found[name])
@@ -194,10 +215,53 @@ class PackedAttention(TrainerCallback):
             model.set_attn_implementation(own)
 
 
-def _labels_twice(collate: Callable[[Any], dict[str, Any]], rows: Any) -> dict[str, Any]:
-    """Return the batch of rows with a second copy of its labels."""
+def _for_step_loss(collate: Callable[[Any], dict[str, Any]], rows: Any) -> dict[str, Any]:
+    """Return the batch of rows with weights in its labels, or with a second copy of labels without weights."""
     batch = collate(rows)
-    return {**batch, _OWN_LABELS: batch["labels"]}
+    return weighted_labels(batch) if "loss_weights" in batch else {**batch, _OWN_LABELS: batch["labels"]}
+
+
+class WeightedLabels(torch.Tensor):
+    """Labels of a batch with the weights of their tokens in the loss, of the same shape.
+
+    A Trainer counts the trained tokens of a step, over its batches and ranks, as the sum of `labels[..., 1:].ne(-100)`.
+    Here, this is the sum of the weights. All other operations return plain tensors.
+    """
+
+    weights: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch's Parameter
+
+    @classmethod
+    def of(cls, labels: Tensor, weights: Tensor) -> WeightedLabels:
+        """Return labels with weights, which are 0 where a label is -100."""
+        found = labels.as_subclass(cls)
+        found.weights = weights
+        return found
+
+    def ne(self, _: object) -> Tensor:
+        """Return the weights."""
+        return self.weights
+
+    def __getitem__(self, index: Any) -> WeightedLabels:
+        return self.of(super().__getitem__(index), self.weights[index])
+
+    def to(self, *args: Any, **kwargs: Any) -> WeightedLabels:
+        """Return labels and weights on another device."""
+        return self.of(super().to(*args, **kwargs), self.weights.to(*args, **kwargs))
+
+    def pin_memory(self, *args: Any) -> WeightedLabels:
+        """Return labels and weights in pinned memory."""
+        return self.of(super().pin_memory(*args), self.weights.pin_memory(*args))
+
+    def __reduce_ex__(self, _: object) -> Any:
+        """Send labels and weights of a data loader's worker as two plain tensors."""
+        return WeightedLabels.of, (self.as_subclass(torch.Tensor), self.weights)
+
+
+def weighted_labels(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch with its `loss_weights`, if there are any, as part of its labels."""
+    weights = batch.pop("loss_weights", None)
+    return batch if weights is None else {**batch, "labels": WeightedLabels.of(batch["labels"], weights)}
 
 
 class StepLoss(TrainerCallback):
@@ -206,23 +270,33 @@ class StepLoss(TrainerCallback):
     With this function, the Trainer counts the trained tokens of a step. Most models divide their loss by this number.
     They get their labels, and compute their own loss, including fused kernels and added terms. The other models
     (`accepts_loss_kwargs = False`) would average over each micro-batch; their loss is computed here, from the logits.
+    So is every loss by weights: models get no labels, and the Trainer counts weights (`WeightedLabels`).
     """
 
-    def __init__(self, trainer: str, *, is_function: bool) -> None:
+    def __init__(self, trainer: str, *, is_function: bool, loss: LossWeights | None) -> None:
         self._trainer = trainer
         self._is_function = is_function
+        self._loss = loss
         self._model: Any = None
 
     def __call__(self, outputs: Mapping[str, Any], labels: Tensor, num_items_in_batch: Any) -> Tensor:
-        """Return the contribution of a micro-batch to the mean over `num_items_in_batch` trained tokens."""
-        if outputs.get("loss") is not None:
+        """Return the contribution of a micro-batch to the mean over `num_items_in_batch`: trained tokens or weights."""
+        weights = labels.weights if isinstance(labels, WeightedLabels) else None
+        if weights is None and self._loss in WEIGHTED:
+            raise PackerError(f"loss is {self._loss}, but a batch has no weights: keep packer's data_collator")
+        if weights is None and outputs.get("loss") is not None:
             return cast("Tensor", outputs["loss"])
-        logits = outputs["logits"].float()
-        labels, items = labels.to(logits.device), num_items_in_batch.to(logits.device).clamp(min=1)
-        loss = (causal_lm_loss if _shifts_labels(self._model) else masked_lm_loss)(logits, labels, num_items=items)
-        if outputs.get("aux_loss") is not None:  # a mean over the micro-batch, to be weighted by its share of the step
+        logits: Tensor = outputs["logits"]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        labels = labels.as_subclass(torch.Tensor).to(logits.device)
+        share = (labels != NO_LOSS) if weights is None else weights.to(logits.device)
+        counted = share.sum() if num_items_in_batch is None else num_items_in_batch  # None in SFTTrainer's evaluation
+        items: Any = torch.where(counted == 0, 1, counted).to(logits.device)
+        compute = causal_lm_loss if _shifts_labels(self._model) else masked_lm_loss
+        loss = compute(logits, labels, num_items=items, weights=None if weights is None else share)
+        if outputs.get("aux_loss") is not None:  # a mean over the micro-batch: weight it by its share of the step
             coefficient = self._model.config.get_text_config().router_aux_loss_coef
-            loss = loss + coefficient * outputs["aux_loss"].to(loss.device) * (labels != NO_LOSS).sum() / items
+            loss = loss + coefficient * outputs["aux_loss"].to(loss.device) * share.sum() / items
         return loss
 
     def on_init_end(self, args: TrainingArguments, *_: Any, **parts: Any) -> None:

@@ -3,6 +3,7 @@
     data.custom_cls.path=pkg://packer.trainers.verl data.custom_cls.name=PackedRows data.train_files=dataset-packed-4096
 
 verl treats a row, without its padding, as one sequence. Documents begin where positions restart.
+With `+data.loss=document` or `weight`, the loss is the mean over documents, or by the weights in the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from packer.loader.batch_formats import HFBatch
-from packer.trainers.guard import PackedPaths, check_settings, labels_as_mask, open_rows
+from packer.trainers.guard import PackedPaths, check_loss, check_settings, labels_as_mask, open_rows
 
 _ONE_SEQUENCE = "documents in a row would see each other"
 _RULES = {
@@ -57,9 +58,11 @@ class PackedRows(Dataset[dict[str, torch.Tensor]]):
                 check_settings("verl with Ulysses", root, _ULYSSES_RULES)
             if OmegaConf.is_config(parquet_files):
                 parquet_files = OmegaConf.to_container(parquet_files)
-        self._rows = open_rows(parquet_files)
+        self._rows = open_rows(parquet_files, weights=True)
         self._count = len(self._rows) if max_samples < 0 else min(max_samples, len(self._rows))
-        self._collate = HFBatch()
+        loss = None if config is None else config.get("loss")
+        check_loss(loss, self._rows)
+        self._collate = HFBatch(loss_weights=loss)
 
     def __len__(self) -> int:
         return self._count
@@ -68,4 +71,5 @@ class PackedRows(Dataset[dict[str, torch.Tensor]]):
         batch = self._collate([self._rows[index]])
         tokens, labels, positions = (batch[name][0] for name in ("input_ids", "labels", "position_ids"))
         trained = labels_as_mask("verl", tokens, labels)
-        return {"input_ids": tokens, "position_ids": positions, "loss_mask": trained.long()}
+        weights = batch["loss_weights"][0].float() if "loss_weights" in batch else trained.long()
+        return {"input_ids": tokens, "position_ids": positions, "loss_mask": weights}  # verl divides by its sum

@@ -10,6 +10,7 @@ import packer
 from tests.helpers.models import gradients, tiny_llama
 from tests.helpers.torch_jobs import job
 from tests.helpers.trainers import train_with_trainer
+from tests.helpers.weighted_steps import train_ranks
 
 
 def train_step(dataset, *, per, rank):
@@ -37,6 +38,7 @@ def main(folder: Path, packed: Path) -> None:
         dataset = packer.load(packed)
         for per in ("token", "document"):
             torch.save(train_step(dataset, per=per, rank=rank), folder / f"{per}-{rank}.pt")
+        train_ranks(folder, packed, "hf", ["document"], rank, accumulations=[2])
         steps = packer.BatchSampler(dataset, global_batch=4).steps
         checkpoint = folder / "trainer" / f"checkpoint-{steps + 1}"
         shown = [train_with_trainer(dataset, folder / "trainer", resume=resume) for resume in (None, checkpoint)]

@@ -24,7 +24,7 @@ def loss_of_step(model, items, *, ulysses=1):
     batch = SFTTensorCollator("no_padding")(items)
     facts = {"use_remove_padding": True, "temperature": 1.0, "pad_mode": "no_padding", "pad_token_id": 0}
     data = tensordict_utils.get_tensordict(tensor_dict=batch, non_tensor_dict=facts)
-    tensordict_utils.assign_non_tensor(data, dp_size=1, batch_num_tokens=int(batch["loss_mask"].values().sum()))
+    tensordict_utils.assign_non_tensor(data, dp_size=1, batch_num_tokens=batch["loss_mask"].values().sum().item())
     engine = object.__new__(engines.FSDPEngineWithLMHead)  # without a GPU, it cannot be set up
     engine.module, engine.pad_to_length, engine.use_ulysses_sp = model, False, ulysses > 1
     engine.ulysses_sequence_parallel_size = ulysses
