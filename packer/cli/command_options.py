@@ -90,6 +90,20 @@ class CommandOptions:
     document: str | None = option(
         None, "Show the segments of this document instead of a row.", GENERAL, metavar="ID", commands=("show",)
     )
+    step: int | None = option(
+        None, "Show the rows of this optimizer step on all ranks; the first is 1.", GENERAL, least=1, commands=("show",)
+    )
+    global_batch: str | None = option(
+        None,
+        "Rows per optimizer step, or a JSON file of the sampler's state, which has its other settings, too.",
+        GENERAL,
+        metavar="N_OR_STATE",
+        commands=("show",),
+    )
+    seed: int = option(0, "Seed of the sampler.", GENERAL, most=2**64 - 1, commands=("show",))
+    epoch: int | None = option(
+        None, "Epoch in which --step is counted.", GENERAL, default_words="all epochs from 0 on", commands=("show",)
+    )
     full: bool = option(False, "Show all tokens, with trained ones marked.", GENERAL, commands=("show",))
     sources: tuple[str, ...] = option(
         (),

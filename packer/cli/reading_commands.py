@@ -269,15 +269,17 @@ def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_report: bool) 
 
 
 class RowNumber(ParamType):
-    """The number of a row, which may be negative. Other words that begin with a dash are unknown options."""
+    """The number of a row, which may be negative; or a further dataset. Other words with a dash are unknown options."""
 
     name = "integer"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or the dataset."""
         try:
             return int(value)
         except ValueError:
+            if ctx is not None and _shares_of((str(ctx.params["packed"]), value)) is not None:
+                return str(value)
             if not value.startswith("-"):
                 self.fail(f"{value!r} is not a valid integer", param, ctx)
         known = [name for each in ctx.command.params for name in each.opts] if ctx is not None else []
@@ -286,33 +288,37 @@ class RowNumber(ParamType):
 
 @command(
     changes={"tokenizer": {"help": "Show text instead of token ids."}},
-    short_help="Show a row of a packed dataset, or a document.",
+    short_help="Show rows of a packed dataset, a document, or the documents of a training step.",
     context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option
 )
 @click.argument("packed", type=UserPath())
-@click.argument("row", type=RowNumber(), required=False)
+@click.argument("rows", type=RowNumber(), nargs=-1, metavar="[ROW]...")
 def show(
-    packed: Path,
-    row: int | None,
-    tokenizer: str | None,
+    packed: AnyPath,
+    rows: tuple[int | str, ...],
     *,
     document: str | None,
-    full: bool,
+    step: int | None,
     sources: tuple[str, ...],
     as_json: bool,
+    **values: Any,
 ) -> None:
-    """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
+    """Show a ROW of a PACKED dataset, segment by segment, with its kept columns; or several rows.
 
-    Rows are numbered from 0, the default; -1 is the last row. The tokens of an index are read from its --source.
+    Rows are numbered from 0, the default; -1 is the last row. The tokens of an index are read from its --source. With
+    --step, it shows the documents that an optimizer step trained on, also if packer.load combined several datasets,
+    such as web-packed:0.7 code-packed:0.3.
     """
     from packer.pipeline import row_contents
 
-    if row is not None and document is not None:
-        raise click.UsageError("Give a ROW or a --document, not both.")
+    numbers = [each for each in rows if isinstance(each, int)]
+    if (document is not None) + (step is not None) + bool(numbers) > 1:
+        raise click.UsageError("Give one of ROW, --document and --step.")
+    others = [each for each in rows if isinstance(each, str)]
     with progress_bars():  # prints warnings too
-        found = row_contents.show(
-            packed, row or 0, document=document, tokenizer=tokenizer, source=list(sources) or None, full=full
-        )
+        dataset = (_shares_of((str(packed), *others)) or packed) if others else packed
+        source = list(sources) or None
+        found = row_contents.show(dataset, numbers or 0, document=document, step=step, source=source, **values)
     # See no-color.org and force-color.org.
     color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
     if as_json:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import PADDING
+from packer.column_names import PADDING, RECORD_IDS, SOURCE
 from packer.errors import PackerError, as_whole
-from packer.loader.dataset import EpochList, PackedDataset
+from packer.loader.dataset import EpochList, PackedDataset, segments_in
 from packer.loader.row_order import LaneOrder, check_range, deal_by_cost, row_order, slot_sizes, steps_of_like_work
 
 DEFAULT_LANES = 16
@@ -51,6 +52,9 @@ class SamplerState:
     rows: int
     world_size: int
     is_balanced: bool
+
+    drop_last: bool
+    """Whether epochs leave out an incomplete last step; the resuming sampler need not."""
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SamplerState:
@@ -90,6 +94,22 @@ class SamplerState:
     def is_dealt_like(self, other: SamplerState) -> bool:
         """Whether both states divide a global batch among ranks in the same way."""
         return all(getattr(self, name) == getattr(other, name) for name in ("rows", "world_size", "is_balanced"))
+
+
+class TrainedDocument(NamedTuple):
+    """A document, or a part of one, that a step trains on.
+
+    It has the number of its row, the fields of a `Segment`, its file, the index of its record in the file (None if
+    unknown, see `Manifest.place`), and the path of the packed dataset.
+    """
+
+    row: int
+    doc_id: int
+    start: int
+    length: int
+    file: str
+    record: int | None
+    packed: str
 
 
 class BatchSampler:
@@ -184,11 +204,21 @@ class BatchSampler:
         self.balance = balance
         self.lanes = lanes
         self.window = window
+        self.drop_last = drop_last
         self._epoch_rows = len(dataset) - (len(dataset) % global_batch if drop_last else 0)
         self._yielded = 0  # number of batches of this epoch that were yielded on this rank
         self._resumed = False
         self._told: int | None = None  # epoch of the last `set_epoch`, if no pass has begun since
         self._empty_passes = 0  # number of coming passes without batches, because their epoch is finished
+
+    @classmethod
+    def of_state(cls, dataset: PackedDataset, state: Mapping[str, Any]) -> BatchSampler:
+        """Return a sampler with the settings of a state, for one process. Raises a PackerError as `load_state_dict`."""
+        saved = SamplerState.from_dict(state)
+        options = {name: getattr(saved, name) for name in ("global_batch", "seed", "drop_last", "balance", "lanes")}
+        sampler = cls(dataset, **options, window=2 if saved.window is None else saved.window)
+        saved.refuse_other_rows(sampler._state(0))
+        return sampler
 
     @property
     def steps(self) -> int:
@@ -329,7 +359,46 @@ class BatchSampler:
             rows=self.rows,
             world_size=self.world_size,
             is_balanced=self.balance is not None,
+            drop_last=self.drop_last,
         )
+
+    def rows_of_step(self, step: int, *, epoch: int | None = None) -> tuple[int, int, list[int]]:
+        """Return (epoch, index of a step in it, numbers of the rows that the step trains on, over all ranks).
+
+        The position of the sampler does not matter.
+
+        Args:
+            step: number of the optimizer step. The first is 1, as trainers log it.
+            epoch: epoch in which steps are counted; by default, they are counted from the start of training, epoch 0.
+
+        Raises:
+            PackerError: there is no such step.
+        """
+        if as_whole("step", step) < 1 or not self.steps or (epoch is not None and step > self.steps):
+            raise PackerError(f"step is {step}: the first step is 1, and an epoch has {self.steps:,}")
+        passed, before = divmod(step - 1, self.steps)
+        epoch = passed if epoch is None else epoch
+        check_range("epoch", epoch)
+        if self.lanes is None:
+            rows, _ = self._divided(self._order(epoch), before)
+        else:
+            rows = replace(self._lane_order, rank=0, world_size=1).rows_of_step(epoch, before)
+        return epoch, before, rows.tolist()
+
+    def documents(self, step: int, *, epoch: int | None = None) -> list[TrainedDocument]:
+        """Return the documents that a step trains on, over all ranks: after a spike of the loss, look at these.
+
+        Arguments and errors are those of `rows_of_step`. `packer.show` prints the documents with their text.
+        """
+        found = []
+        *_, numbers = self.rows_of_step(step, epoch=epoch)
+        for number, row in zip(numbers, self.dataset.read(numbers), strict=True):
+            packed = self.dataset.datasets[int(row.get(SOURCE, 0))]
+            records = row[RECORD_IDS].tolist() if RECORD_IDS in row else repeat(None)
+            for segment, record in zip(segments_in(row), records, strict=False):
+                place = packed.manifest.place(segment.doc_id, record)
+                found.append(TrainedDocument(number, *segment[:3], *place, str(packed.path)))
+        return found
 
     def imbalance(self) -> float:
         """Return the time of attention in this epoch as a multiple of the time with perfectly balanced ranks.
@@ -344,7 +413,7 @@ class BatchSampler:
             raise PackerError(
                 f"lanes is {self.lanes}: the imbalance is known only for rows that are shuffled without lanes"
             )
-        order = self._order()
+        order = self._order(self.epoch)
         work = np.zeros((self.steps, self.accumulation, self.world_size), np.int64)
         for step in range(self.steps):
             rows, bounds = self._divided(order, step)
@@ -357,7 +426,7 @@ class BatchSampler:
 
     def _steps_in_order(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], None]]:
         """Yield this rank's batches of each step; rows are shuffled as a whole."""
-        order = self._order()
+        order = self._order(self.epoch)
         for step in range(begun, self.steps):
             rows, bounds = self._divided(order, step)
             own = np.arange(self.accumulation) * self.world_size + self.rank
@@ -366,10 +435,10 @@ class BatchSampler:
                 own[1::2] += self.world_size - 1 - 2 * self.rank
             yield [rows[bounds[slot] : bounds[slot + 1]] for slot in own], None
 
-    def _order(self) -> NDArray[np.int64]:
-        """Return the numbers of the rows of this epoch, in order."""
-        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
-        if first := self.dataset.first_number(self.epoch):
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        """Return the numbers of the rows of an epoch, in order."""
+        order = row_order(len(self.dataset), seed=self.seed, epoch=epoch)
+        if first := self.dataset.first_number(epoch):
             order = order + first
         if self.balance is not None and self.balance > 1:
             order = steps_of_like_work(order, self._costs_of(order), size=self.global_batch, window=self.balance)

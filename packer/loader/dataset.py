@@ -9,12 +9,12 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import LOSS_WEIGHTS, NO_LOSS, PADDING
+from packer.column_names import LOSS_WEIGHTS, NO_LOSS, PADDING, SOURCE
 from packer.errors import PackerError
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
@@ -30,6 +30,29 @@ _T = TypeVar("_T")
 
 MOST_HELD = 16
 """Maximum number of shards that a process keeps in the node's cache while it reads rows in an unknown order."""
+
+
+class Segment(NamedTuple):
+    """A document, or a part of one, in a row."""
+
+    doc_id: int
+    """Index of the document in its source."""
+
+    start: int
+    """First token of the segment in the document."""
+
+    length: int
+    """Number of tokens."""
+
+
+class SourceSegment(NamedTuple):
+    """A segment in a row of several datasets: a `Segment` with the number of its dataset."""
+
+    doc_id: int
+    start: int
+    length: int
+    source: int
+    """Number of the dataset."""
 
 
 class EpochList(list[_T]):
@@ -88,6 +111,11 @@ class PackedDataset:
             else:
                 for number in range(len(manifest.shards)):
                     self._shards.open(number)
+
+    @property
+    def datasets(self) -> tuple[PackedDataset, ...]:
+        """Datasets whose rows these are, in the order of a row's column `source`: this one, or several combined."""
+        return (self,)
 
     @property
     def column_names(self) -> list[str]:
@@ -299,3 +327,15 @@ class PackedDataset:
         if self._tokens is not None:
             return self._tokens.dtypes
         return {name: np.dtype((values.dtype, values.shape[2:])) for name, values in views.tokens.items()}
+
+
+def segments_in(row: Row) -> list[Segment]:
+    """Return the segments of a row, without padding; of several datasets, each is a `SourceSegment`."""
+    ids = row["doc_ids"].tolist()
+    count = len(ids) - (ids[-1] == PADDING)
+    lengths = row.get("seq_tokens", row["seq_lengths"])[:count].tolist()
+    starts = row["doc_starts"][:count].tolist()
+    if SOURCE not in row:
+        return list(map(Segment, ids[:count], starts, lengths))
+    with_source = map(SourceSegment, ids[:count], starts, lengths, [int(row[SOURCE])] * count)
+    return cast("list[Segment]", list(with_source))

@@ -4,37 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, overload
 
-from packer.column_names import PADDING, SOURCE
 from packer.loader.batch_sampler import BatchSampler
-from packer.loader.dataset import PackedDataset
+from packer.loader.dataset import PackedDataset, Segment, segments_in
 from packer.loader.load import load
-from packer.loader.open_shards import Row
 from packer.stores import AnyPath
-
-
-class Segment(NamedTuple):
-    """A document, or a part of one, in a row."""
-
-    doc_id: int
-    """Index of the document in its source."""
-
-    start: int
-    """First token of the segment in the document."""
-
-    length: int
-    """Number of tokens."""
-
-
-class SourceSegment(NamedTuple):
-    """A segment in a row of several datasets: a `Segment` with the number of its dataset."""
-
-    doc_id: int
-    start: int
-    length: int
-    source: int
-    """Number of the dataset."""
 
 
 class DocumentRows(Sequence[list[Segment]]):
@@ -60,8 +35,8 @@ class DocumentRows(Sequence[list[Segment]]):
 
     def __getitem__(self, index: int | slice) -> list[Segment] | list[list[Segment]]:
         if isinstance(index, slice):
-            return [_segments(self.dataset[row]) for row in range(*index.indices(len(self)))]
-        return _segments(self.dataset[index])
+            return [segments_in(self.dataset[row]) for row in range(*index.indices(len(self)))]
+        return segments_in(self.dataset[index])
 
     def __repr__(self) -> str:
         return f"DocumentRows({self.dataset!r})"
@@ -93,7 +68,7 @@ class DocumentBatchSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[Any]:
         for numbers in super().__iter__():
-            yield [_segments(row) for row in self.dataset.__getitems__(numbers)] if numbers else []
+            yield [segments_in(row) for row in self.dataset.__getitems__(numbers)] if numbers else []
 
 
 def rows(
@@ -116,14 +91,3 @@ def rows(
         PackerError: as in `load`.
     """
     return DocumentRows(load(path, cache_dir=cache_dir, cache_bytes=cache_bytes))
-
-
-def _segments(row: Row) -> list[Segment]:
-    ids = row["doc_ids"].tolist()
-    count = len(ids) - (ids[-1] == PADDING)
-    lengths = row.get("seq_tokens", row["seq_lengths"])[:count].tolist()
-    starts = row["doc_starts"][:count].tolist()
-    if SOURCE not in row:
-        return list(map(Segment, ids[:count], starts, lengths))
-    with_source = map(SourceSegment, ids[:count], starts, lengths, [int(row[SOURCE])] * count)
-    return cast("list[Segment]", list(with_source))

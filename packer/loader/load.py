@@ -145,7 +145,7 @@ class CombinedDataset(PackedDataset):
     """
 
     def __init__(self, datasets: Sequence[PackedDataset], counts: Sequence[int], seed: int | None) -> None:
-        self.datasets = tuple(datasets)
+        self._datasets = tuple(datasets)
         self.counts = tuple(counts)
         """Number of rows of each dataset in an epoch."""
         self._seed = seed
@@ -164,6 +164,11 @@ class CombinedDataset(PackedDataset):
         self._first_shards = [0, *accumulate(len(dataset.shard_rows) for dataset in datasets)]
         self._first_stored = [0, *accumulate(map(len, datasets))]
         self._numbers = [np.array(number, np.int32) for number in range(len(datasets))]
+
+    @property
+    def datasets(self) -> tuple[PackedDataset, ...]:
+        """The combined datasets, in the order of their paths."""
+        return self._datasets
 
     @property
     def shares(self) -> tuple[Share, ...]:

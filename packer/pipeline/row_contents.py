@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +11,16 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.column_names import TREE, input_ids_in
-from packer.errors import PackerError, as_whole, python_names
+from packer.column_names import RECORD_IDS, SOURCE, TREE, input_ids_in
+from packer.errors import PackerError, as_whole, first_line, python_names
+from packer.loader.batch_sampler import BatchSampler
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.row_tokens import nodes_of
 from packer.options.option import as_path
 from packer.plain_text import count_of, html_table, render_table
 from packer.stores import AnyPath
-from packer.stores.paths import packed_path
+from packer.stores.paths import expanded
 from packer.text.tokenizer import open_decoder, open_tokenizer
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ Paint = Callable[..., str]
 
 _SHOWN_TOKENS = 8  # maximum number of tokens per segment in the table
 _WIDEST = 40  # maximum width of a kept value in the table, in characters
+_UNKNOWN = "(records may make several documents each, so the number of a document's record is not always known)"
 _COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # colors of consecutive segments
 
 Segment = dict[str, Any]
@@ -62,8 +65,11 @@ class RowContents:
     full: bool = False
     """Whether to show all tokens, instead of a table with the first tokens of each segment."""
 
-    of_document: bool = False
-    """Whether these are the segments of one document. The output then names each row."""
+    head: str | None = None
+    """Lines above the table; None for a single row. Otherwise, each segment has the number of its row."""
+
+    origin: tuple[str, ...] = ()
+    """Keys of a segment that say where its document came from, to be shown as columns: `packed`, `file`, `record`."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the output of `packer show --json` as JSON values, with the text of segments if `decode` is set."""
@@ -81,52 +87,56 @@ class RowContents:
         """Return the HTML that notebooks show; None if all tokens are shown, as text."""
         if self.full:
             return None
-        tables = ((number, self._table(segments)[0]) for number, segments in self.rows.items())
-        return "".join(html_table(f"row {number:,}", lines, head=head) for number, (head, *lines) in tables)
+        head, *lines = self._table()[0]
+        return html_table(f"row {next(iter(self.rows)):,}" if self.head is None else self.head, lines, head=head)
 
     def text(self, paint: Paint | None = None) -> str:
         """Return the segments as text, in color if `paint` is given."""
-        parts = []
+        parts = [self.head] if self.head else []
+        if not self.full:
+            return "\n".join([*parts, self._table_text(paint)])
         for number, segments in self.rows.items():
-            text = "\n".join(self._text_lines(segments, paint)) if self.full else self._table_text(segments, paint)
-            parts.append(f"row {number:,}\n{text}" if self.of_document else text)
+            parts += [] if self.head is None else [f"row {number:,}"]
+            parts += self._text_lines(segments, paint)
         return "\n".join(parts)
 
-    def _table_text(self, segments: Sequence[Segment], paint: Paint | None) -> str:
-        table, owners = self._table(segments)
-        columns = len(table[0]) - 5
-        head, *lines = render_table(table, align="<>>>>" + "<" * columns).split("\n")
+    def _table_text(self, paint: Paint | None) -> str:
+        table, owners = self._table()
+        align = ("" if self.head is None else ">") + "<>>>>"
+        head, *lines = render_table(table, align=align + "<" * (len(table[0]) - len(align))).split("\n")
         if paint is not None:
             head = paint(head)
             lines = [_painted(segment, line, paint) for segment, line in zip(owners, lines, strict=True)]
         return "\n".join([head, *lines])
 
-    def _table(self, segments: Sequence[Segment]) -> tuple[list[list[str]], list[Segment]]:
+    def _table(self) -> tuple[list[list[str]], list[Segment]]:
         """Return (table: a head, then a line per segment or tree node; segment of each line).
 
-        The line of a segment has its length, document, trained tokens, kept columns and first tokens, as text if they
-        can be decoded.
+        The line of a segment has its row if rows are named, its length, document, trained tokens, origin, kept columns
+        and first tokens, as text if they can be decoded.
         """
-        kept, kept_tokens = list(segments[0]["kept"]), list(segments[0]["kept_tokens"])
-        named = [f"{name} (group)" if name == self.group_by else name for name in kept]
+        segments = [(number, segment) for number, of_row in self.rows.items() for segment in of_row]
+        kept, kept_tokens = (list(segments[0][1][key]) for key in ("kept", "kept_tokens"))
+        named = [*self.origin, *(f"{name} (group)" if name == self.group_by else name for name in kept)]
         table = [["", "tokens", "document", "from", "trained", *named, "begins", *kept_tokens]]
-        owners: list[Segment] = []
-        for segment in segments:
+        owners: list[tuple[int, Segment]] = []
+        for number, segment in segments:
             if segment["doc_id"] < 0:
-                cells = [f"{segment['extent']:,}", "padding", "", "0", *[""] * (len(kept) + 1 + len(kept_tokens))]
+                cells = [f"{segment['extent']:,}", "padding", "", "0", *[""] * (len(named) + 1 + len(kept_tokens))]
             else:
                 cells = [
                     f"{len(segment['input_ids']):,}",
                     _name(segment),
                     f"{segment['doc_start']:,}",
                     _trained(segment),
+                    *("?" if segment[key] is None else str(segment[key]) for key in self.origin),
                     *map(_cell, segment["kept"].values()),
                     _first_tokens(segment["input_ids"], self.decode),
                     *(_first_values(values) for values in segment["kept_tokens"].values()),
                 ]
             table.append([f"  {segment['segment']}", *cells])
-            owners.append(segment)
-            for number, part in enumerate(_branches(segment)):
+            owners.append((number, segment))
+            for node, part in enumerate(_branches(segment)):
                 dots = "· " * part["depth"]
                 cells = [
                     f"{len(part['input_ids']):,}",
@@ -134,10 +144,13 @@ class RowContents:
                     f"{part['position']:,}",
                     _trained(part),
                 ]
-                cells += [*[""] * len(kept), dots + _first_tokens(part["input_ids"], self.decode)]
-                table.append([f"    .{number}", *cells])
-                owners.append(segment)
-        return table, owners
+                cells += [*[""] * len(named), dots + _first_tokens(part["input_ids"], self.decode)]
+                table.append([f"    .{node}", *cells])
+                owners.append((number, segment))
+        if self.head is not None:
+            rows = ["row", *(f"{number:,}" for number, _ in owners)]
+            table = [[row, *line] for row, line in zip(rows, table, strict=True)]
+        return table, [segment for _, segment in owners]
 
     def _text_lines(self, segments: Sequence[Segment], paint: Paint | None) -> Iterator[str]:
         """Yield all tokens of segments as text, and distinguish trained tokens from context.
@@ -149,7 +162,8 @@ class RowContents:
             head = f"document {_name(segment)}, tokens {first:,} to {first + tokens - 1:,}, {_trained(segment)} trained"
             if segment["doc_id"] < 0:
                 head = f"padding, {count_of(segment['extent'], 'token')}"
-            head = f"segment {segment['segment']}: {head}"
+            origin = [f", {key} {segment[key]}" for key in self.origin if segment.get(key) is not None]
+            head = f"segment {segment['segment']}: {head}{''.join(origin)}"
             yield head if paint is None else _painted(segment, head, paint)
             for number, part in enumerate(_branches(segment)):
                 after = f"after {part['parent']}" if part["parent"] >= 0 else "at the beginning"
@@ -160,20 +174,28 @@ class RowContents:
 
 
 def show(
-    packed: str | AnyPath,
-    row: int = 0,
+    packed: str | AnyPath | PackedDataset | Sequence[str | AnyPath] | Mapping[Any, float],
+    row: int | Sequence[int] = 0,
     *,
     document: int | str | None = None,
+    step: int | None = None,
+    global_batch: int | str | Path | Mapping[str, Any] | None = None,
+    seed: int | None = 0,
+    epoch: int | None = None,
     tokenizer: str | Path | None = None,
     source: str | Path | Sequence[str | Path] | None = None,
     full: bool = False,
 ) -> RowContents:
-    """Show a row of a packed dataset, segment by segment, or all segments of a document.
+    """Show rows of a packed dataset, segment by segment; all segments of a document; or the rows of a training step.
 
     Args:
-        packed: folder of the packed dataset.
-        row: number of the row; -1 is the last.
+        packed: folder of the packed dataset; several datasets, as in `load`; or a dataset from `load`.
+        row: number of the row, or of several; -1 is the last.
         document: number of a document; show its segments instead of a row.
+        step: number of an optimizer step of `BatchSampler`, from 1; show its rows, over all ranks.
+        global_batch: rows per step, or a state of the sampler with all settings: a dict, or a JSON file of it.
+        seed: seed of the sampler; None for the order on disk.
+        epoch: epoch in which steps are counted, from 0; by default, from the start of training.
         tokenizer: path or Hub id of the tokenizer, to show text instead of token ids.
         source: source that was packed, if `packed` is an index.
         full: show all tokens, with trained tokens between [[ and ]].
@@ -182,32 +204,67 @@ def show(
         The segments. `print` shows the output of `packer show`; a notebook shows a table.
 
     Raises:
-        PackerError: the row or document does not exist, or the dataset cannot be read.
+        PackerError: the row, document or step does not exist, or the dataset cannot be read.
     """
     with python_names():
-        name, folder, row = as_path(tokenizer), packed_path(packed), as_whole("row", row)
-        dataset = load(folder, source=source)
-        _refuse_tokenless(dataset, folder)
-        if name is not None:
-            _refuse_another(name, dataset, folder)
-        if document is not None:
-            found = _rows_of_document(dataset, folder, str(document))
-        elif -len(dataset) <= row < len(dataset):
-            found = {row % len(dataset): segments_of(dataset, row)}
-        else:
-            raise PackerError(f"{folder} has no row {row}: there are {len(dataset):,}, from 0 to {len(dataset) - 1:,}")
+        name = as_path(tokenizer)
+        listed: Sequence[Any] = row if isinstance(row, Sequence) and row else [row]
+        numbers = [as_whole("row", each) for each in listed]
+        dataset = packed if isinstance(packed, PackedDataset) else load(packed, source=source)
+        for each in dataset.datasets:
+            _refuse_tokenless(each)
+            if name is not None:
+                _refuse_another(name, each)
+        head = None if len(numbers) == 1 and document is None else ""
+        if (step, global_batch, epoch) != (None, None, None):
+            numbers, head = _rows_of_step(dataset, step, global_batch, seed, epoch)
+        found = {} if document is None else _rows_of_document(dataset, str(document))
+        if document is None:
+            found = {each % len(dataset) if each < 0 else each: segments_of(dataset, each) for each in numbers}
+        if head is not None and any(each.get("record", 0) is None for row in found.values() for each in row):
+            head = f"{head}\n{_UNKNOWN}".strip()
+        has_files = head is not None or sum(len(each.manifest.source.files) for each in dataset.datasets) > 1
         return RowContents(
-            packed=str(folder),
+            packed=_path(dataset),
             rows=found,
             decode=open_decoder(name) if name is not None else None,
-            group_by=dataset.manifest.options.group_by,
+            group_by=dataset.datasets[0].manifest.options.group_by,
             full=full,
-            of_document=document is not None,
+            head=head,
+            origin=("packed",) * (len(dataset.datasets) > 1) + ("file", "record") * has_files,
         )
 
 
-def _refuse_tokenless(dataset: PackedDataset, packed: AnyPath) -> None:
+def _rows_of_step(
+    dataset: PackedDataset, step: int | None, global_batch: Any, seed: int | None, epoch: int | None
+) -> tuple[list[int], str]:
+    """Return (rows of a step, line that says which step it is). The arguments are those of `show`."""
+    if step is None or global_batch is None:
+        raise PackerError("the rows of a step follow from --step and --global-batch: give both, or neither")
+    if isinstance(global_batch, (str, Path)):
+        name = str(global_batch)
+        try:
+            global_batch = int(name) if name.isdecimal() else json.loads(Path(expanded(name)).read_bytes())
+        except (OSError, ValueError) as error:
+            fault = first_line(error)
+            raise PackerError(f"--global-batch is {name}: give a number, or the JSON of a state: {fault}") from error
+    if hasattr(global_batch, "__index__"):
+        sampler = BatchSampler(dataset, global_batch=global_batch, seed=seed)
+    else:
+        sampler = BatchSampler.of_state(dataset, global_batch)
+        if seed not in (0, sampler.seed):
+            raise PackerError(f"--seed is {seed}, and the state of the sampler has {sampler.seed}: leave it out")
+    of, before, numbers = sampler.rows_of_step(step, epoch=epoch)
+    return numbers, f"step {before + 1:,} of {sampler.steps:,} in epoch {of}: {count_of(len(numbers), 'row')}"
+
+
+def _path(dataset: PackedDataset) -> str:
+    return ", ".join(str(each.path) for each in dataset.datasets)
+
+
+def _refuse_tokenless(dataset: PackedDataset) -> None:
     """Raise a PackerError if the rows have no tokens to show."""
+    packed = dataset.path
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(
             f"{packed} was packed from lengths alone, so there are no tokens to show: packer.rows('{packed}') has "
@@ -219,7 +276,7 @@ def _refuse_tokenless(dataset: PackedDataset, packed: AnyPath) -> None:
         )
 
 
-def _refuse_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> None:
+def _refuse_another(tokenizer: str, dataset: PackedDataset) -> None:
     """Raise a PackerError if the tokens were made by another tokenizer: its text would be wrong."""
     from packer.text.tokens import TextTokens
 
@@ -229,25 +286,30 @@ def _refuse_another(tokenizer: str, dataset: PackedDataset, packed: AnyPath) -> 
     if TextTokens(open_tokenizer(tokenizer)).content_hash != text.tokenizer:
         made = dataset.manifest.options.tokenizer
         raise PackerError(
-            f"{packed} was tokenized with {made}, and {tokenizer} is another tokenizer, in which its ids are other "
-            "words: give the first one, or leave --tokenizer out"
+            f"{dataset.path} was tokenized with {made}, and {tokenizer} is another tokenizer, in which its ids are "
+            "other words: give the first one, or leave --tokenizer out"
         )
 
 
-def _rows_of_document(dataset: PackedDataset, packed: AnyPath, document: str) -> dict[int, list[Segment]]:
+def _rows_of_document(dataset: PackedDataset, document: str) -> dict[int, list[Segment]]:
     """Return the segments of a document, by row number."""
     if not document.isdecimal():
         raise PackerError(f"--document is {document!r}: give the number of a document")
     rows = dataset.find(int(document))
     if not rows:
-        raise PackerError(f"{packed} holds no document {document}: it is empty, dropped, or not in the source")
+        raise PackerError(f"{_path(dataset)} holds no document {document}: it is empty, dropped, or not in the source")
     return {row: [each for each in segments_of(dataset, row) if each["doc_id"] == int(document)] for row in rows}
 
 
 def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
-    """Return the segments of a row, with its kept columns."""
-    row: Mapping[str, Any] = dataset[number]
-    options, place = dataset.manifest.options, 0
+    """Return the segments of a row, with its kept columns. Raises a PackerError if it does not exist."""
+    try:
+        row: Mapping[str, Any] = dataset[number]
+    except (IndexError, OverflowError):
+        rows = len(dataset)
+        raise PackerError(f"{_path(dataset)} has no row {number}: there are {rows:,}, from 0 to {rows - 1:,}") from None
+    packed = dataset.datasets[int(row.get(SOURCE, 0))]
+    options, place = packed.manifest.options, 0
     numbers = {"extent": "seq_lengths", "doc_id": "doc_ids", "doc_start": "doc_starts"}
     lengths = row.get("seq_tokens", row["seq_lengths"])
     found = []
@@ -256,6 +318,9 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
         segment: Segment = {"segment": index} | {name: int(row[column][index]) for name, column in numbers.items()}
         columns = {"input_ids": input_ids_in(row), "labels": "labels"}
         segment |= {name: row[column][tokens] for name, column in columns.items() if column in row}
+        if document >= 0:
+            file, record = packed.manifest.place(int(document), row[RECORD_IDS][index] if RECORD_IDS in row else None)
+            segment |= {"packed": str(packed.path), "file": file, "record": record}
         segment["kept"] = {name: json_value(row[name][index]) for name in options.kept if name != TREE}
         if TREE in options.kept and document >= 0:
             segment["nodes"] = [node._asdict() for node in nodes_of(row[TREE][index])]

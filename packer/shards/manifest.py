@@ -8,12 +8,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import ROW_DOCUMENT
 from packer.json_records import ShardEntry, SourceIdentity, Totals, read_fields
 from packer.options import PackOptions, byte_size
 from packer.plain_text import html_table
@@ -70,6 +72,24 @@ class Manifest:
     def row_format(self) -> RowFormat:
         """Columns and layout of the rows."""
         return RowFormat.of(self.options)
+
+    def place(self, document: int, record: int | None = None) -> tuple[str, int | None]:
+        """Return (file of a document, index of its record in the file), by the document's number in the source.
+
+        If records make several documents, `record` is the value of `record_ids`, which counts the records of all files:
+        the index in the first file. In other files the index is unknown, None, because only documents are counted.
+        """
+        number = int(np.searchsorted(self._file_ends, document, side="right"))
+        file = self.source.files[number]
+        if self.options.numbers_records:
+            return file.name, record if number == 0 else None
+        first = int(self._file_ends[number]) - file.rows
+        return file.name, None if ROW_DOCUMENT in self.source.columns else document - first
+
+    @cached_property
+    def _file_ends(self) -> NDArray[np.int64]:
+        """Number of documents up to the end of each file."""
+        return np.cumsum([file.rows for file in self.source.files])
 
     @property
     def efficiency(self) -> float:

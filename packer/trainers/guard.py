@@ -71,7 +71,7 @@ def are_ordered(dataset: PackedDataset) -> bool:
 
 def _columns(dataset: PackedDataset) -> set[str]:
     """Return the columns that the manifest promises. Combined datasets all have the same token columns."""
-    return (dataset.datasets[0] if isinstance(dataset, CombinedDataset) else dataset).columns
+    return dataset.datasets[0].columns
 
 
 def labels_as_mask(trainer: str, tokens: Any, labels: Any) -> Any:
@@ -123,8 +123,8 @@ def check_adapters(model: Any) -> None:
 
 def warn_of_weak_noise(alpha: float, dataset: PackedDataset, rows: int) -> None:
     """Warn that NEFTune divides its noise by the square root of the tokens of a batch of `rows` rows."""
-    parts = dataset.datasets if isinstance(dataset, CombinedDataset) else (dataset,)
-    segments, count = (sum(getattr(part.manifest.totals, name) for part in parts) for name in ("segments", "rows"))
+    totals = [each.manifest.totals for each in dataset.datasets]
+    segments, count = (sum(getattr(each, name) for each in totals) for name in ("segments", "rows"))
     weaker = (rows * segments / count) ** 0.5
     warnings.warn(
         f"neftune_noise_alpha is {alpha:g}: NEFTune divides its noise by the square root of the tokens of a batch, so "
