@@ -161,8 +161,12 @@ def test_a_process_that_stands_still_while_another_begins_again_does_no_harm(tri
     in_place = not trial.old and trial.scenario.record == "manifest.json"
     early = () if in_place else ("claim",)  # what has not begun beside the output begins when it goes on
     at = trial.spread(1, [stage for stage in trial.stages if stage not in (*early, "swap")])
-    named = f"rename {trial.scenario.record}."  # the claim was checked, and the folder is removed before the rename
-    at += [at for at, (_, operation) in enumerate(trial.instants) if operation.startswith(named)]
-    lines = [trial.stand_still(instant, until=until) for instant in at]
+    lines = [trial.stand_still(Strike(kind="SIGSTOP", instant=instant), until=until) for instant in at]
     assert all("by another packer" in line or "with seed 5, not 0" in line for line in lines)
     assert sum(MADE_AGAIN in line for line in lines) >= len(lines) // 2
+
+
+@pytest.mark.parametrize("file", ["data-00003", "dataset_info.json", "manifest.json"])
+def test_a_process_that_stands_still_before_it_names_a_file_makes_no_folder_again(trial_of, file):
+    strike = Strike(kind="SIGSTOP", operation=f"rename {file}")
+    assert MADE_AGAIN in trial_of("--overwrite").stand_still(strike, until=DONE)

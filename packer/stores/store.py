@@ -196,7 +196,7 @@ class Folder:
             yield temporary
 
     def _rename(self, temporary: Path, path: Path) -> None:
-        """Rename a file. Creates a missing folder inside the store, and removes a folder of that name."""
+        """Rename a file. Creates its folder if it is missing, and removes a damaged file or folder of that name."""
         try:
             self._named(path, lambda: temporary.rename(path))
         except IsADirectoryError:
@@ -204,19 +204,21 @@ class Folder:
             temporary.rename(path)
 
     def _named(self, path: Path, give_name: Callable[[], object]) -> None:
-        """Call `give_name`. Creates a missing folder of `path` inside the store, and replaces a damaged file there."""
+        """Call `give_name`. Creates the folder of `path` if it is missing, and replaces a damaged file there.
+
+        Never creates the store's own folders again, because another process may have removed or replaced them since
+        the claim was checked.
+        """
         self.check_claim()
         try:
             give_name()
-        except FileNotFoundError:
-            if path.parent == self.root:
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if path.parent in (self.root, self.root / self.temporaries):
                 raise
-            path.parent.mkdir(exist_ok=True)  # only one level, so that an output removed meanwhile is not created again
+            if isinstance(error, NotADirectoryError):
+                delete(path.parent)
+            path.parent.mkdir(exist_ok=True)  # only one level
             self._sync(path.parent.parent)
-            give_name()
-        except NotADirectoryError:
-            delete(path.parent)
-            path.parent.mkdir()
             give_name()
 
     def _sync(self, path: Path) -> None:

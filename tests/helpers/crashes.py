@@ -669,22 +669,22 @@ class Trial:
         assert disk.after_failure(len(disk.operations), random.Random(0))
         return disk
 
-    def stand_still(self, instant: int, *, until: str) -> str:
+    def stand_still(self, strike: Strike, *, until: str) -> str:
         """Stop the command, remove its output and let another process write there; return the line of the first one.
 
         It goes on when the other is done, or when that one is about to name a file `until`.
         """
         case = self.case()
-        stopped = self.run(case, Strike(kind="SIGSTOP", instant=instant))
+        stopped = self.run(case, replace(strike, kind="SIGSTOP"))
         require(stopped.code is None, f"not stopped but ended: {stopped.code}")
+        at = stopped.struck  # as threads take turns, an instant has not the same number in every run
         for path in case.iterdir():
             if path.name != "out" or not self.old:
-                inside = [path] if instant % 2 else list(path.iterdir())  # the folder itself may stay
+                inside = [path] if int(case.name) % 2 else list(path.iterdir())  # the folder itself may stay
                 for each in inside:
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
-        strike = Strike(kind="other goes on", operation=f"rename {until}", stopped=stopped.process) if until else None
-        (other,) = self._run(case, self.scenario.other, strike)
-        at = self.instants[instant]
+        goes_on = Strike(kind="other goes on", operation=f"rename {until}", stopped=stopped.process) if until else None
+        (other,) = self._run(case, self.scenario.other, goes_on)
         require((other.code, other.error) == (0, ""), f"the other command failed ({at}): {other.error}")
         made = contents(case / "out")
         (outcome,) = self._packers.run(Job(stopped=stopped.process))
