@@ -383,6 +383,11 @@ def test_what_does_not_fit_the_static_shape_is_refused(dataset):
 MLM = packer.MaskedLM(mask_id=1, vocab_size=100_000, special_ids=[0])
 
 
+def test_options_of_other_formats_may_be_none(dataset):
+    (batch,) = packer.batches(dataset, rows=len(dataset), format="hf_rows", tensors="numpy", mlm=None, keep=None)
+    assert batch.keys() == {"input_ids", "labels", "position_ids", "use_cache"}
+
+
 def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
     static = packer.static_shape(dataset, rows=3)
     batch = packer.collate([dataset[0]], static=static, keep_tokens=["labels"], tensors="numpy")
@@ -396,6 +401,7 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
         ({"format": "trl", "keep": ()}, "format trl does not support keep: leave it out, or choose hf or encoder"),
         ({"format": "megatron", "mlm": MLM}, "format megatron does not support mlm: leave it out, or choose hf or"),
         ({"keeps": ()}, "format hf does not support keeps: leave it out, or choose one that"),
+        ({"keeps": None}, "format hf does not support keeps: leave it out, or choose one that"),
         ({"mlm": MLM, "keep_tokens": ["labels"]}, "keep_tokens has labels, which mlm replaces: leave one of the two"),
         ({"keep": ["label"]}, "the rows have no column label, only input_ids, labels, position_ids, seq_lengths"),
         (

@@ -396,15 +396,19 @@ FORMATS: dict[str, type[BatchFormat]] = {
 
 
 def batch_format(name: str, **options: Any) -> BatchFormat:
-    """Return the format with this name and these options. Raises PackerError if the format lacks an option."""
+    """Return the format with this name and these options. None is accepted for options of other formats.
+
+    Raises PackerError if the format lacks an option.
+    """
     if name not in FORMATS:
         raise PackerError(f"format is {name!r}: choose one of {', '.join(FORMATS)}")
-    for option in options:
+    for option, value in options.items():
         having = [other for other, record in FORMATS.items() if option in record.__dataclass_fields__]
-        if name not in having:
+        if name not in having and (value is not None or not having):
             remedy = " or ".join(having) or "one that `packer.loader.batch_formats` documents"
             raise PackerError(f"format {name} does not support {option}: leave it out, or choose {remedy}")
-    return FORMATS[name](**options)
+    fields = FORMATS[name].__dataclass_fields__
+    return FORMATS[name](**{option: value for option, value in options.items() if option in fields})
 
 
 def _refuse_alignment(rows: Rows) -> None:
