@@ -5,7 +5,8 @@
 
 packer              `packer tokenize` with `--workers`; by gigatoken if it is installed
 packer, tokenizers  the same with PACKER_GIGATOKEN=0
-datasets.map        `load_dataset("json")`, then the tokenizer of 1,000 texts at a time with `num_proc`; tokens alone
+datasets.map        `load_dataset("json")`, then the tokenizer of 1,000 texts at a time with `num_proc`; tokens alone,
+                    of `text`, or of `prompt` and `completion` one after the other
 TRL                 `SFTTrainer._prepare_dataset` with `dataset_num_proc`; `assistant_only_loss` for chats
 
 Each is a process of its own, start and writing included; its processor time is that of all its processes.
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,9 +52,13 @@ def by_peer(peer: str, file: Path, name: str, template: str | None, cores: int) 
             )
             SFTTrainer._prepare_dataset(trainer, dataset, tokenizer, options, False, None, "train")
         else:
-            others = [column for column in dataset.column_names if column != "text"]
-            dataset = dataset.remove_columns(others) if others else dataset
-            dataset.map(lambda batch: tokenizer(batch["text"]), batched=True, remove_columns="text", num_proc=workers)
+            texts = ["text"] if "text" in dataset.column_names else ["prompt", "completion"]
+
+            def tokens(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+                parts = (tokenizer(batch[column])["input_ids"] for column in texts)
+                return {"input_ids": [list(chain(*of_record)) for of_record in zip(*parts, strict=True)]}
+
+            dataset.map(tokens, batched=True, remove_columns=dataset.column_names, num_proc=workers)
 
 
 def spent(command: list[str], **environment: str) -> tuple[float, float]:
