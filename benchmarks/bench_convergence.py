@@ -16,6 +16,14 @@ schedule of the learning rate and passes over the documents:
 Padded and flattened are trained on identical steps, so their losses are compared step by step, and a second time in
 float64, where sums round to 1e-16 (Llama's norms still compute in float32). The others are compared by the mean over
 seeds, which change the weights, the order of documents and their packing.
+
+    python benchmarks/bench_convergence.py --repack --epochs 3 --rows 1 --seeds 8 --texts CHATS.jsonl --between 358 666
+
+With `--repack`, other ways are compared over several epochs. With the same seed, they have the same first weights:
+
+    packed                    the rows of one packing, shuffled anew in each epoch
+    packed, new rows          another packing in each epoch after the first, so documents meet others in their steps
+    packed, other order       the rows of `packed`, shuffled by another seed: what chance alone changes
 """
 
 from __future__ import annotations
@@ -28,8 +36,9 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +53,7 @@ from packer.cli.writing_commands import standard_library_texts
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed
-from convergence_results import WAYS, Run, draw, largest_difference, summary
+from convergence_results import WAYS, WAYS_REPACKED, Run, draw, largest_difference, print_repacked, summary
 
 END, PADDING, VOCABULARY = 256, 257, 258  # after the 256 bytes
 NO_LOSS = -100
@@ -65,6 +74,9 @@ class Corpus:
     training: list[Document]
     held_out: list[Document]
     packed: packer.PackedDataset
+    packed_again: tuple[packer.PackedDataset, ...]
+    """Other packings of the same documents, for epochs 1, 2, ..."""
+
     rows: int
     """Packed rows of a step."""
 
@@ -85,9 +97,22 @@ def functions(max_len: int) -> list[Document]:
     return [np.append(np.frombuffer(source, np.uint8).astype(np.int32), np.int32(END)) for source in found]
 
 
-def draw_documents(documents: int, held_out: int, max_len: int) -> tuple[list[Document], list[Document]]:
+def read_documents(path: Path, count: int | None = None) -> list[Document]:
+    """Draw records of JSON lines, compressed or not, as bytes with an end token; the same ones each time."""
+    lines = pa.input_stream(str(path), compression="detect").read().splitlines()
+    chosen = np.random.default_rng(0).permutation(len(lines))[:count]
+    return [np.append(np.frombuffer(text_of(json.loads(lines[at])), np.uint8), END).astype(np.int32) for at in chosen]
+
+
+def text_of(record: dict[str, Any]) -> bytes:
+    """Return the text of a record."""
+    if "messages" in record:
+        return "".join(f"{message['role']}: {message['content']}\n" for message in record["messages"]).encode()
+    return record["text"].encode() if "text" in record else f"{record['prompt']}\n{record['completion']}".encode()
+
+
+def draw_documents(everything: list[Document], documents: int, held_out: int) -> tuple[list[Document], list[Document]]:
     """Draw documents to train on, and those that are held out: the same for all seeds."""
-    everything = functions(max_len)
     chosen = np.random.default_rng(0).permutation(len(everything))[: documents + held_out]
     first, rest = ([everything[number] for number in part] for part in np.split(chosen, [held_out]))
     return rest, first
@@ -101,19 +126,24 @@ def make_corpus(
     max_len: int,
     rows: int,
     seed: int,
+    packings: int = 1,
     **options: Any,
 ) -> Corpus:
-    """Pack the documents that are trained on, anew for every seed."""
+    """Pack the documents that are trained on, anew for every seed, once or several times."""
     folder.mkdir()
     offsets = np.cumsum([0, *map(len, training)]).astype(np.int32)
     table = pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(training)))})
     source = folder / "documents.arrow"
     with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
-    packer.pack(source, folder / "packed", max_len=max_len, seed=seed, pad_id=PADDING, sync=False, **options)
-    packed = packer.load(folder / "packed")
+    folders = [folder / f"packed-{number}" for number in range(packings)]
+    for number, output in enumerate(folders):
+        own = seed + 1000 * number
+        packer.pack(source, output, max_len=max_len, seed=own, pad_id=PADDING, sync=False, **options)
+    packed, *again = map(packer.load, folders)
     per_step = round(packer.packed_schedule(packed, batch_size=1).packing_factor * rows)
-    return Corpus(training=training, held_out=held_out, packed=packed, rows=rows, documents=per_step)
+    return Corpus(training=training, held_out=held_out, packed=packed, packed_again=tuple(again), rows=rows,
+                  documents=per_step)  # fmt: skip
 
 
 # ---- batches ----
@@ -153,15 +183,21 @@ def steps_of(corpus: Corpus, way: str, *, seed: int, epoch: int) -> Iterator[dic
         yield from map(without_boundaries, rows)
     else:
         rows = corpus.documents if way == "packed, fewer steps" else corpus.rows
-        yield from packer.batches(corpus.packed, rows=rows, seed=None if way == IN_ORDER else seed, epoch=epoch)
+        order = {IN_ORDER: None, "packed, other order": seed + 1000}.get(way, seed)
+        yield from packer.batches(packed_for(corpus, way, epoch), rows=rows, seed=order, epoch=epoch)
 
 
-def number_of_steps(corpus: Corpus, way: str) -> int:
+def packed_for(corpus: Corpus, way: str, epoch: int) -> packer.PackedDataset:
+    """Return the packed rows that a way reads in an epoch."""
+    return corpus.packed_again[epoch - 1] if way == "packed, new rows" and epoch else corpus.packed
+
+
+def number_of_steps(corpus: Corpus, way: str, epoch: int) -> int:
     """Optimizer steps of an epoch."""
     if way in ("padded", "flattened"):
         return -(-len(corpus.training) // corpus.documents)
     rows = corpus.documents if way == "packed, fewer steps" else corpus.rows
-    return -(-len(corpus.packed) // rows)
+    return -(-len(packed_for(corpus, way, epoch)) // rows)
 
 
 # ---- training ----
@@ -212,7 +248,7 @@ def train(
     segments = way not in ("padded", "packed, no boundaries")
     if segments:
         packer.attention.use(model)
-    total = number_of_steps(corpus, way) * epochs
+    total = sum(number_of_steps(corpus, way, epoch) for epoch in range(epochs))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.1)
     batches = (batch for epoch in range(epochs) for batch in steps_of(corpus, way, seed=seed, epoch=epoch))
@@ -248,55 +284,109 @@ def pool(processes: int) -> ProcessPoolExecutor:
 @click.command()
 @click.option("--documents", default=4000, show_default=True, help="Documents to train on.")
 @click.option("--held-out", default=256, show_default=True, help="Documents to measure by.")
+@click.option("--texts", type=click.Path(exists=True, path_type=Path), help="JSON lines [default: Python functions].")
+@click.option("--between", nargs=2, type=int, help="Shortest and longest document, in bytes [default: all].")
 @click.option("--max-len", default=512, show_default=True, help="Bytes of a row.")
 @click.option("--rows", default=6, show_default=True, help="Packed rows of an optimizer step.")
 @click.option("--epochs", default=1, show_default=True)
+@click.option("--repack", is_flag=True, help="Compare one packing with another packing in each epoch.")
 @click.option("--seeds", default=3, show_default=True)
+@click.option("--width", default=96, show_default=True, help="Hidden size of the model.")
 @click.option("--learning-rate", default=2e-3, show_default=True)
 @click.option("--processes", default=os.cpu_count(), help="Runs at a time, a thread each [default: a core each].")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder for convergence.json and .svg.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Folder for convergence.json and .svg, or repacked.json."
+)
 def main(
     documents: int,
     held_out: int,
+    texts: Path | None,
+    between: tuple[int, int] | None,
     max_len: int,
     rows: int,
     epochs: int,
+    repack: bool,
     seeds: int,
+    width: int,
     learning_rate: float,
     processes: int,
     output: Path | None,
 ) -> None:
-    drawn = draw_documents(documents, held_out, max_len)
+    everything = read_documents(texts) if texts else functions(max_len)
+    least, most = between or (1, max_len)
+    drawn = draw_documents([each for each in everything if least <= len(each) <= most], documents, held_out)
     with tempfile.TemporaryDirectory(prefix="bench-convergence-") as name, pool(processes) as workers:
         folders = [Path(name) / str(seed) for seed in range(seeds)]
+        packings = epochs if repack else 1
         corpora = [
-            make_corpus(folder, *drawn, max_len=max_len, rows=rows, seed=seed) for seed, folder in enumerate(folders)
+            make_corpus(folder, *drawn, max_len=max_len, rows=rows, seed=seed, packings=packings)
+            for seed, folder in enumerate(folders)
         ]
         versions = {name: installed(name) for name in ("numpy", "torch", "transformers")}
         setting = (
             f"{len(drawn[0]):,} documents, {sum(map(len, drawn[0])):,} bytes, {len(corpora[0].packed):,} rows of "
             f"{max_len}; {corpora[0].documents} documents or {rows} rows a step; {epochs} epochs, {seeds} seeds, "
-            f"{small_llama(0).num_parameters():,} weights, learning rate {learning_rate}"
+            f"{small_llama(0, width).num_parameters():,} weights, learning rate {learning_rate}"
         )
         print(f"Python {platform.python_version()}, " + ", ".join(map(" ".join, versions.items())))
         print(setting, flush=True)
-        options = {"epochs": epochs, "learning_rate": learning_rate}
-        running = [
-            workers.submit(train, corpus, way, seed=seed, **options)
-            for seed, corpus in enumerate(corpora)
-            for way in WAYS
-        ]
-        exact = [
-            workers.submit(train, corpora[0], way, seed=0, dtype=torch.float64, stop=50, **options) for way in WAYS[:2]
-        ]
-        runs = []
-        for future in running:
-            runs.append(future.result())
-            print(f"  seed {runs[-1].seed}, {runs[-1].way:22} held out {runs[-1].held_out[-1][1]:.4f}", flush=True)
-        noise = {
-            "float32": max(largest_difference(*runs[first : first + 2]) for first in range(0, len(runs), len(WAYS))),
-            "float64, 50 steps": largest_difference(*[future.result() for future in exact]),
-        }
+        options = {"epochs": epochs, "learning_rate": learning_rate, "width": width}
+        if repack:
+            found = compare_packings(workers, corpora, options)
+        else:
+            found = compare_ways(workers, corpora, options, output)
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        result = {"setting": setting, "versions": versions, **found}
+        (output / ("repacked.json" if repack else "convergence.json")).write_text(json.dumps(result, indent=2) + "\n")
+
+
+def run_all(workers: Executor, corpora: list[Corpus], ways: tuple[str, ...], options: dict[str, Any]) -> list[Run]:
+    """Train every way with every seed."""
+    running = [
+        workers.submit(train, corpus, way, seed=seed, **options) for seed, corpus in enumerate(corpora) for way in ways
+    ]
+    runs = []
+    for future in running:
+        runs.append(future.result())
+        print(f"  seed {runs[-1].seed}, {runs[-1].way:22} held out {runs[-1].held_out[-1][1]:.4f}", flush=True)
+    return runs
+
+
+def compare_packings(workers: Executor, corpora: list[Corpus], options: dict[str, Any]) -> dict[str, Any]:
+    """Train on one packing and on several; print and return how losses differ."""
+    train_on, first = corpora[0].training, corpora[0]
+    counts = np.bincount(np.concatenate(train_on), minlength=VOCABULARY) + 1
+    held_out = np.concatenate([document[1:] for document in first.held_out])  # the first token is never predicted
+    by_frequency = -np.log(counts / counts.sum())[held_out].mean()
+    again = [meetings(packed) for packed in (first.packed, *first.packed_again)]
+    shared = len(again[0] & again[1]) / max(len(again[0]), 1) if len(again) > 1 else 1.0
+    print(f"{shared:.1%} of the pairs of documents that share a row do so in the next packing, too; "
+          f"frequencies of bytes alone: loss {by_frequency:.4f}", flush=True)  # fmt: skip
+    runs = run_all(workers, corpora, WAYS_REPACKED, options | {"evaluations": options["epochs"]})
+    return {"pairs_that_meet_again": shared, "loss_of_frequencies": by_frequency, **print_repacked(runs)}
+
+
+def meetings(packed: packer.PackedDataset) -> set[tuple[int, int]]:
+    """Return the pairs of documents that share a row."""
+    found = set()
+    for row in packed:
+        found.update(combinations(sorted(number for number in row["doc_ids"] if number >= 0), 2))
+    return found
+
+
+def compare_ways(
+    workers: Executor, corpora: list[Corpus], options: dict[str, Any], output: Path | None
+) -> dict[str, Any]:
+    """Train padded, flattened and packed; print and return how losses differ, and draw the curves."""
+    exact = [
+        workers.submit(train, corpora[0], way, seed=0, dtype=torch.float64, stop=50, **options) for way in WAYS[:2]
+    ]
+    runs = run_all(workers, corpora, WAYS, options)
+    noise = {
+        "float32": max(largest_difference(*runs[first : first + 2]) for first in range(0, len(runs), len(WAYS))),
+        "float64, 50 steps": largest_difference(*[future.result() for future in exact]),
+    }
     found = summary(runs, noise)
     print(f"\n{'':22} {'steps':>6} {'held-out loss':>14} {'minus padded':>13} {'least':>8} {'most':>8}")
     for way, values in found["ways"].items():
@@ -307,9 +397,8 @@ def main(
           + ", ".join(f"{most:.1e} ({name})" for name, most in noise.items()))  # fmt: skip
     if output:
         output.mkdir(parents=True, exist_ok=True)
-        result = {"setting": setting, "versions": versions, **found}
-        (output / "convergence.json").write_text(json.dumps(result, indent=2) + "\n")
         draw(output / "convergence.svg", runs)
+    return found
 
 
 if __name__ == "__main__":

@@ -23,26 +23,11 @@ from typing import Any
 
 import click
 import numpy as np
-import pyarrow as pa
 
 import packer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_convergence import BALANCE, END, IN_ORDER, Corpus, Document, make_corpus, pool, small_llama, train
-
-
-def documents(path: Path, count: int) -> list[Document]:
-    """Draw records of JSON lines, compressed or not, as bytes with an end token; the same ones each time."""
-    lines = pa.input_stream(str(path), compression="detect").read().splitlines()
-    chosen = np.random.default_rng(0).permutation(len(lines))[:count]
-    return [np.append(np.frombuffer(text_of(json.loads(lines[at])), np.uint8), END).astype(np.int32) for at in chosen]
-
-
-def text_of(record: dict[str, Any]) -> bytes:
-    """Return the text of a record."""
-    if "messages" in record:
-        return "".join(f"{message['role']}: {message['content']}\n" for message in record["messages"]).encode()
-    return record["text"].encode() if "text" in record else f"{record['prompt']}\n{record['completion']}".encode()
+from bench_convergence import BALANCE, IN_ORDER, Corpus, make_corpus, pool, read_documents, small_llama, train
 
 
 def slowest_over_mean(corpus: Corpus, ranks: int, **options: Any) -> float:
@@ -78,7 +63,7 @@ def main(files: tuple[Path, ...], training: int, held_out: int, max_len: int, ro
     found, windows = [], (None, *windows)
     options = {"epochs": 1, "learning_rate": learning_rate, "evaluations": 1, "width": width}
     for path in files:
-        drawn = documents(path, training + held_out)
+        drawn = read_documents(path, training + held_out)
         packed, held = drawn[held_out:], [each[:max_len] for each in drawn[:held_out]]
         with tempfile.TemporaryDirectory(prefix="bench-windows-") as name, pool(processes) as workers:
             plain, ordered = (

@@ -11,6 +11,8 @@ import numpy as np
 
 WAYS = ("padded", "flattened", "packed", "packed, fewer steps", "packed, no boundaries")
 
+WAYS_REPACKED = ("packed", "packed, new rows", "packed, other order")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
@@ -77,3 +79,31 @@ def summary(runs: list[Run], noise: dict[str, float]) -> dict[str, Any]:
         },
         "padded_and_flattened_differ_at_most": noise,
     }
+
+
+def print_repacked(runs: list[Run]) -> dict[str, Any]:
+    """Print the losses of one packing and of several, and how they differ with the same seed; return both by seed.
+
+    "Last epoch" is the mean loss of its steps, before each step; "epoch 1", ... are held-out losses after an epoch.
+    """
+    epochs = len(runs[0].held_out)
+    losses: dict[str, dict[str, list[float]]] = {"last epoch": {}, **{f"epoch {at + 1}": {} for at in range(epochs)}}
+    for way in WAYS_REPACKED:
+        own = [run for run in runs if run.way == way]
+        losses["last epoch"][way] = [
+            statistics.mean(loss for _, loss in run.losses[-(len(run.losses) // epochs) :]) for run in own
+        ]
+        for at in range(epochs):
+            losses[f"epoch {at + 1}"][way] = [run.held_out[at][1] for run in own]
+    freedom = len(losses["last epoch"]["packed"]) - 1
+    spread = np.quantile(np.random.default_rng(0).standard_t(freedom, 1_000_000), 0.975)  # 2.36 with 8 seeds
+    print(f"\n{'':22} {'loss':>8} {'minus packed':>13} {'standard error':>15}   {'95% interval':>18}")
+    for measure, of_ways in losses.items():
+        print("training, last epoch" if measure == "last epoch" else f"held out, {measure}")
+        for way, values in of_ways.items():
+            percent = 100 * (np.array(values) / np.array(of_ways["packed"]) - 1)
+            mean, error = percent.mean(), percent.std(ddof=1) / np.sqrt(len(values))
+            between = f"{mean - spread * error:.2f}% to {mean + spread * error:.2f}%"
+            cells = "" if way == "packed" else f" {mean:12.2f}% {error:14.2f}%   {between:>18}"
+            print(f"  {way:20} {np.mean(values):8.4f}{cells}")
+    return {"losses_by_seed": losses}
