@@ -59,6 +59,7 @@ INTERNAL = (  # `format.md` describes the fields of the first three; PackArgumen
     "packer.report.measures.Waiting",
     "OneSource",  # whatever `packer.pack` takes as a source
     "PackedPaths",  # whatever `packer.load` takes as a path
+    "LossWeights",  # "token", "document" or "weight"
     "SourceLike",  # whatever `packer.pack` takes as a source
 )
 nitpick_ignore = [

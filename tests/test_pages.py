@@ -1,7 +1,9 @@
 """Every shell and Python block of README and docs/ runs; `tests/helpers/page_blocks.py` says how."""
 
 import re
+import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,13 @@ pytest.importorskip("sybil")
 pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
+import packer  # noqa: E402
 from packer.cli.writing_commands import write_corpus  # noqa: E402
 from tests.helpers import page_blocks  # noqa: E402  these need the packages
+from tests.helpers.commands import succeeded  # noqa: E402
 from tests.helpers.page_blocks import ROOT, commands_in, languages, marked, pages, run_page, same_output  # noqa: E402
 from tests.helpers.page_data import write_page_data  # noqa: E402
+from tests.helpers.writing import write_lines  # noqa: E402
 
 NOT_RUN = 25
 """Number of blocks that are marked as not run: whoever adds one says so here."""
@@ -78,6 +83,35 @@ def test_the_blocks_of_a_page_run(name, page_data, write_corpus_once, tmp_path, 
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     for page in (name, *(page for page, start in CONTINUED.items() if start == name)):
         run_page(ROOT / page)
+
+
+TABLE = ROOT / "docs/tutorials/train.md"
+PACKED_FIRST = (
+    "packer pack web --max-len 1024",
+    "packer pack code --max-len 1024",
+    "packer pack chats.jsonl --tokenizer Qwen/Qwen3-0.6B --max-len 1024",
+    "packer pack weighted.jsonl --max-len 1024",
+)
+"""Commands before the lines of the table on the page "Train"."""
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.filterwarnings("ignore:no token of a batch is trained:UserWarning")
+def test_every_line_to_type_runs(page_data, tmp_path, monkeypatch):
+    shutil.copytree(page_data, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "weighted.jsonl", [{"input_ids": [1, 2, 3], "loss_weights": [0, 0.5, 2]}])
+    section = TABLE.read_text().partition("## What you want, and the line to type")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| (?!you want)(?!-).*\|$", section)
+    lines = [re.findall(r"`([^`]+)`", row.split(" | ")[1]) for row in rows]
+    assert len(lines) > 5
+    assert all(len(each) == 1 for each in lines), "a line to type in each row"
+    for (line,) in [*([each] for each in PACKED_FIRST), *lines]:
+        if line.startswith("packer "):
+            succeeded(*shlex.split(line)[1:])
+        elif isinstance(found := eval(line, {"packer": packer}), Iterator):
+            assert next(found)
 
 
 def test_no_block_is_left_out_silently():
