@@ -223,6 +223,9 @@ class TextIdentity(JsonRecord):
     train_on: str
     """Which tokens are trained; one of the choices of `--train-on`."""
 
+    untrained_parts: tuple[str, ...] = ()
+    """Parts of answers that are not trained; choices of `--untrained-parts`."""
+
     eos: bool
     """Whether texts and completions end with the end-of-sequence token."""
 

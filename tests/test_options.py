@@ -33,13 +33,14 @@ SAMPLES = {
     "limit": ("images:16",), "balance_ranks": 8, "align": 4, "untrained": "drop",
     "seed": 7, "pad_id": 9, "long": "truncate", "split_at": "tokens",
     "group_by": "topic", "pairs": True, "share_prefixes": True,
-    "add_column": ("position_ids",), "labels": False,
+    "add_column": ("position_ids",), "labels": False, "untrained_parts": ("reasoning",),
     "holdout": 0.25, "index_only": True, "shard_size": 2 * 10**6,
 }  # fmt: skip
 """A value for every option of the command line that is not its default."""
 
 NEEDS = {
     "text_column": ("tokenizer",), "train_on": ("tokenizer",), "chat_template": ("tokenizer",), "eos": ("tokenizer",),
+    "untrained_parts": ("tokenizer",),
 }  # fmt: skip
 """Options that others need."""
 

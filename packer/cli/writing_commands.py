@@ -322,8 +322,9 @@ def _text_identity(text: TextIdentity) -> str:
     first, *others = text.columns
     # Only the first two columns are in every file. Others, such as a prompt's, are read where they exist.
     columns = "+".join([first, *(column for column in others if column not in (*OF_CHATS, HISTORY))][:2])
+    left_out = " without " + " and ".join(text.untrained_parts) if text.untrained_parts else ""
     as_chats = ", rendered as chats" if text.as_chats else ""
-    return f"training on {text.train_on} of {columns}{as_chats} (tokenizer {text.tokenizer[:8]})"
+    return f"training on {text.train_on} of {columns}{left_out}{as_chats} (tokenizer {text.tokenizer[:8]})"
 
 
 def _table(facts: Iterable[Fact]) -> list[str]:

@@ -25,6 +25,7 @@ class StatsArguments(TypedDict, total=False):
     tokenizer: str | Path | None
     text_column: str | None
     train_on: TrainOn | None
+    untrained_parts: str | Sequence[str]
     chat_template: str | Path | None
     eos: bool
     pairs: bool
@@ -70,6 +71,7 @@ class TokenizeArguments(TypedDict, total=False):
     weight: str | None
     text_column: str | None
     train_on: TrainOn | None
+    untrained_parts: str | Sequence[str]
     chat_template: str | Path | None
     eos: bool
     workers: int | None

@@ -44,7 +44,8 @@ Untrained = Literal["keep", "keep-all", "drop", "error"]
 OnError = Literal["error", "skip"]
 Document = Literal["document", "sequence"]
 TokenType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
-TrainOn = Literal["all", "completion", "assistant", "each-answer"]
+TrainOn = Literal["all", "completion", "assistant", "last", "each-answer"]
+AnswerPart = Literal["reasoning", "tool_calls"]
 TokenColumn = Literal["position_ids"]
 WeightsPer = Literal["document", "token"]
 Compression = Literal["zstd", "snappy", "none"]
@@ -335,10 +336,15 @@ def as_ranks(ranks: str | None) -> str | None:
 
 def as_token_columns(columns: str | Sequence[str]) -> tuple[str, ...]:
     """Convert the names of columns to add. Labels are written anyway: "labels,position_ids" -> ("position_ids",)."""
-    names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
-    if not isinstance(names, Sequence):
-        raise OptionError(f"{columns!r} is not a list of columns: write position_ids")
-    return tuple(dict.fromkeys(name for name in names if name not in ("", "labels")))
+    return tuple(name for name in as_names(columns) if name != "labels")
+
+
+def as_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Convert names separated by commas: "reasoning,tool_calls" -> ("reasoning", "tool_calls")."""
+    found = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    if not isinstance(found, Sequence):
+        raise OptionError(f"{names!r} is not a list of names: write them with commas between them")
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 _DECIMAL = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

@@ -20,6 +20,7 @@ from packer.options.option import (
     READING,
     ROWS,
     TEXT_AND_CHATS,
+    AnswerPart,
     Document,
     LongPolicy,
     OnError,
@@ -31,6 +32,7 @@ from packer.options.option import (
     WeightsPer,
     as_bytes,
     as_length,
+    as_names,
     as_path,
     as_share,
     as_template,
@@ -125,6 +127,15 @@ class ReadOptions(JsonRecord):
         "Part of each document to train on; messages with weight 0 or train false are never trained.",
         TEXT_AND_CHATS,
         default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
+        commands=OF_TEXT,
+    )
+    untrained_parts: tuple[AnswerPart, ...] = option(
+        (),
+        "Parts of answers to leave out of the loss: thoughts with their tags, and tool calls. If the chat template "
+        "does not show their exact place, packing fails.",
+        TEXT_AND_CHATS,
+        metavar="PARTS",
+        convert=as_names,
         commands=OF_TEXT,
     )
     chat_template: str | None = option(
@@ -229,6 +240,7 @@ class ReadOptions(JsonRecord):
         if self.train_on == "all":
             reason = "every document trains its beginning, so none is shared"
             yield ["share_prefixes", "pairs"], f": with --train-on all, {reason}: leave one out"
+            yield ["untrained_parts"], ", and --train-on all trains every token: leave one out"
 
     @property
     def made_columns(self) -> tuple[str, ...]:

@@ -26,17 +26,18 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
+from packer.text.answer_parts import marked_parts, untrained_parts
 from packer.text.conversations import Chat, Message, record_error
 from packer.text.message_marks import (
     RenderedChat,
     has_generation_tags,
-    marked_parts,
     render_with_marks,
 )
 from packer.text.rendering import StandIns, Templates
@@ -78,15 +79,19 @@ class ChatTemplate:
         own = [sources, *self.templates.ends] if ends_by_next_role else sources
         return own if self._other is None else [own, self._other.content]
 
-    def locate(self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False) -> MarkedText:
+    def locate(
+        self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False, untrained: Sequence[str] = ()
+    ) -> MarkedText:
         """Render a chat; find the characters that are trained and, if requested, where its exchanges begin.
 
         An exchange begins where the rendering of the previous message ends. If a single rendering does not show where
         that is, the chat counts as one exchange. With `train_on` "completion", everything after the first `chat.first`
-        messages is trained. Raises a DocumentError if the trained characters cannot be located exactly.
+        messages is trained. `untrained` names the parts of answers that are not trained.
+
+        Raises a DocumentError if the trained characters cannot be located exactly.
         """
         if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
-            located = self._other.locate(chat, train_on, exchanges=exchanges)
+            located = self._other.locate(chat, train_on, exchanges=exchanges, untrained=untrained)
             answers = sum(message["role"] == "assistant" for message in chat.messages)
             return located._replace(counted=(*located.counted, "stood in")) if answers > 1 else located
         if not chat.messages:
@@ -108,13 +113,13 @@ class ChatTemplate:
         starts = self._exchange_starts(one, firsts, trained if train_on == "assistant" else None) if exchanges else None
         text, trained, unstopped = self._with_stop_tokens(one, trained, train_on, is_tagged=is_tagged)
         weights = None
-        if trained and (chat.weights or chat.partly):
-            trained, weights = self._weighted(one, trained, train_on)
+        if trained and (chat.weights or chat.partly or untrained):
+            trained, weights = self._weighted(one, trained, train_on, untrained)
         counted = [f"unread {name}" for name in self.templates.unread(chat)] + ["unwritten"] * leaves_out_calls
         return MarkedText(text, trained, starts, weights, counted=(*counted, *["unstopped"] * unstopped))
 
     def _weighted(
-        self, one: RenderedChat, trained: list[Span], train_on: TrainOn
+        self, one: RenderedChat, trained: list[Span], train_on: TrainOn, untrained: Sequence[str]
     ) -> tuple[list[Span], list[float] | None]:
         """Cut trained spans where the weights of messages and their parts begin and end.
 
@@ -131,6 +136,8 @@ class ChatTemplate:
         for weight, copies in chat.partly.items():
             spans = marked_parts(self.templates, one, copies, train_on, self._stand_ins.choice)
             pieces = _reweighted(pieces, spans, weight)
+        left_out = untrained_parts(self.templates, one, untrained, self._stand_ins.choice)
+        pieces = _reweighted(pieces, left_out, 0)
         kept = [(begin, end) for begin, end, weight in pieces if weight]
         weights = [weight for *_, weight in pieces if weight]
         return kept, weights if {*weights} - {1.0} else None

@@ -95,6 +95,12 @@ class Chat:
         ending = [replace(self, messages=self.messages[: turn + 1], first=turn) for turn in turns if turn >= self.first]
         return [replace(chat, masked=frozenset()) for chat in ending] or [replace(self, messages=[], first=0)]
 
+    def up_to_last_answer(self) -> Chat:
+        """Return the chat up to its last answer, with all earlier messages as its prompt; unchanged without answers."""
+        messages = enumerate(self.messages)
+        turns = [at for at, message in messages if at >= self.first and message["role"] == "assistant"]
+        return replace(self, messages=self.messages[: turns[-1] + 1], first=turns[-1]) if turns else self
+
     def exchanges(self) -> list[int]:
         """Return the numbers of the messages at which exchanges begin, except the first exchange.
 
@@ -351,8 +357,11 @@ def _marked_messages(columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], tr
     """
     marks = _Marks([], [], {}, {})
     places = [(column, at, message) for column, messages in columns for at, message in enumerate(messages)]
+    if train_on == "last":
+        answers = [number for number, (_, _, message) in enumerate(places) if message["role"] == "assistant"]
+        shared = max([shared, *answers])
     for number, (column, at, message) in enumerate(places):
-        in_prompt, trained = len(columns) > 1 and column == columns[0][0], None
+        in_prompt, trained = number < shared, None
         if not (_READ.isdisjoint(message) and isinstance(message.get("content"), str)):
             where = f"'{column}' message {at}"
             trained, words = _said_by(message, "message", where)
@@ -369,7 +378,7 @@ def _marked_messages(columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], tr
                 marks.partly.setdefault(weight, {})[number] = copy
         # an empty answer: the template has nothing to write, not even tool calls
         is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
-        is_context = in_prompt or number < shared or trained == 0 or message["role"] != "assistant"
+        is_context = in_prompt or trained == 0 or message["role"] != "assistant"
         if is_empty and not is_context:
             what = "is an answer without content: null would be trained as an empty answer; remove it, write ''"
             raise record_error(f"'{column}' message {at} {what}, or set its weight to 0", "missing_value")
@@ -383,9 +392,10 @@ def _check_train_on(said: float | None, words: str, role: str, train_on: TrainOn
         raise record_error(
             f"{words}, and --train-on all trains every message{how and ' '}{how}: leave --train-on out, or remove that"
         )
-    untrained = in_prompt or (train_on in ("assistant", "each-answer") and role != "assistant")
+    untrained = in_prompt or (train_on in ("assistant", "last", "each-answer") and role != "assistant")
     if said and untrained and train_on != "all":
-        which = "a message of the prompt" if in_prompt else f"a message of the role {role}"
+        before = "a message before the last answer" if train_on == "last" else "a message of the prompt"
+        which = before if in_prompt else f"a message of the role {role}"
         raise record_error(f"{words}, and --train-on {train_on} does not train {which}; remove that")
 
 

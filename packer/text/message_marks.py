@@ -19,17 +19,15 @@ around the tagged text, if nothing in the template reads that text.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
 from jinja2 import Template, TemplateError, nodes
 
-from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
-from packer.text.conversations import BEGIN_PART, END_PART, Chat, Message, record_error
+from packer.text.conversations import Chat, record_error
 from packer.text.rendering import Templates
 from packer.text.template_environment import (
     BEGIN_GENERATED,
@@ -96,7 +94,7 @@ def render_with_marks(
         text = templates.render(chat, prompt=prompt, marked=marked)
     generated = None
     if marked:
-        text, generated = _split_at_marks(text, BEGIN_GENERATED, END_GENERATED)
+        text, generated = split_at_marks(text, BEGIN_GENERATED, END_GENERATED)
     elif tags:
         generated = _generated(templates, chat, text)
     return RenderedChat(chat, text, places, places if is_exact else None, behind, generated)
@@ -110,7 +108,7 @@ def _generated(templates: Templates, chat: Chat, text: str) -> list[tuple[int, i
             "{% generation %} encloses; remove it",
             "invalid_text",
         )
-    unmarked, spans = _split_at_marks(templates.render(chat, marked=True), BEGIN_GENERATED, END_GENERATED)
+    unmarked, spans = split_at_marks(templates.render(chat, marked=True), BEGIN_GENERATED, END_GENERATED)
     if unmarked != text:
         raise _misplaced()
     return spans
@@ -184,35 +182,7 @@ def _count_tags(source: str) -> tuple[int, int]:
         return 0, 0
 
 
-def marked_parts(
-    templates: Templates,
-    one: RenderedChat,
-    copies: Mapping[int, Message],
-    train_on: TrainOn,
-    remedy: Callable[[Chat], str],
-) -> list[tuple[int, int]]:
-    """Return the spans of the marked parts in copies of messages, located by a rendering with marks.
-
-    Raises a DocumentError, with `remedy(chat)`, if the marks change the text.
-    """
-    chat, roles = one.chat, [message["role"] for message in one.chat.messages]
-    turns = [turn for turn in sorted(copies) if chat.first <= turn < len(roles)]
-    turns = [turn for turn in turns if train_on == "completion" or roles[turn] == "assistant"]
-    if not turns:
-        return []
-    messages = [copies[at] if at in turns else message for at, message in enumerate(chat.messages)]
-    text = templates.attempt(chat, templates.with_joined_parts(replace(chat, messages=messages)).messages)
-    with suppress(DocumentError):
-        if isinstance(text, str) and (found := _split_at_marks(text, BEGIN_PART, END_PART))[0] == one.text:
-            return found[1]
-    raise record_error(
-        f"a part of {chat.name_of(turns[0])} is not trained like the rest, and the chat template changes or moves it, "
-        f"so that its place is not known; {remedy(chat)}, or set the weight of the whole message to 0",
-        "unlocated_spans",
-    )
-
-
-def _split_at_marks(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
+def split_at_marks(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
     """Remove the marks from a text, and return it with the spans between them: "a<b>c" is "abc" with (1, 2)."""
     text, *pieces = marked.split(begin)
     if end in text:

@@ -47,7 +47,9 @@ def chats_of(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> 
     if records.kind == "pair":
         return _chats_of_pair(record, records, train_on)
     chat = chat_of(record, records.columns, train_on)
-    return chat.each_answer() if train_on == "each-answer" else [chat]
+    if train_on == "each-answer":
+        return chat.each_answer()
+    return [chat.up_to_last_answer() if train_on == "last" else chat]
 
 
 def _with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any]:

@@ -35,8 +35,8 @@ RecordKind = Literal["text", "prompt+completion", "chat", "pair"]
 
 TRAIN_ON: dict[RecordKind, tuple[TrainOn, ...]] = {
     "text": ("all",),
-    "prompt+completion": ("completion", "assistant", "each-answer", "all"),
-    "chat": ("assistant", "each-answer", "all"),
+    "prompt+completion": ("completion", "assistant", "last", "each-answer", "all"),
+    "chat": ("assistant", "last", "each-answer", "all"),
     "pair": ("completion", "assistant"),
 }
 """Allowed values of `train_on` for each kind of document; the first is the default."""

@@ -71,13 +71,16 @@ class Encoder:
     def __init__(self, options: ReadOptions, records: Records, *, exchanges: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
-            fitting = tuple(choice for choice in fitting if choice not in ("assistant", "each-answer"))
+            fitting = tuple(choice for choice in fitting if choice in ("completion", "all"))
         self.train_on: TrainOn = options.train_on or fitting[0]
         if self.train_on not in fitting:
             raise PackerError(
                 f"--train-on {self.train_on} does not fit documents of {'+'.join(records.columns)}: "
                 f"choose {' or '.join(fitting)}"
             )
+        if options.untrained_parts and not records.conversational:
+            words = f"--untrained-parts is {','.join(options.untrained_parts)}, and {'+'.join(records.columns)}"
+            raise PackerError(f"{words} are texts, not chats: leave it out, or choose a --chat-template for prompts")
         self.records = records
         each = 2 if records.kind == "pair" else 1
         self.documents_per_record = None if self.train_on == "each-answer" else each
@@ -89,6 +92,7 @@ class Encoder:
         assert options.tokenizer is not None
         tokenizer = open_tokenizer(options.tokenizer)
         self._tokens = TextTokens(tokenizer)
+        self._untrained_parts = options.untrained_parts
         self._template: ChatTemplate | None = None
         if records.conversational:
             from packer.text.chat_template import ChatTemplate  # imports jinja2
@@ -98,7 +102,7 @@ class Encoder:
         special = () if tokenizer.backend.encode_special_tokens else sorted(tokenizer.special_texts)
         self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
         self._special_ids = [at for text in special if (at := tokenizer.backend.token_to_id(text)) is not None]
-        self.identity = self._identify(tokenizer, eos=options.eos)
+        self.identity = self._identify(tokenizer, options)
         ends = [tokenizer.id_of(name) for name in ("pad_token", "eos_token")]
         self.pad_id = next((end for end in ends if end is not None), 0)
         """Padding token; without one, the end-of-sequence token, or 0."""
@@ -116,7 +120,8 @@ class Encoder:
         """Encode records, of fewer than 2**31 tokens, to documents as list<int32>.
 
         An empty record has no tokens. The answers of preference pairs are alternating documents: chosen, rejected,
-        chosen, ...; with each-answer, every answer of a chat is a document. Untrained tokens have the label -100. The
+        chosen, ...; with each-answer, every answer of a chat is a document; with last, a chat ends with its last
+        answer. Untrained tokens have the label -100. The
         column "exchange_starts" lists the first tokens of a chat's exchanges, ascending from 0; it is empty for other
         texts. Counts:
 
@@ -164,7 +169,7 @@ class Encoder:
         labels = nothing if self.has_labels else None
         return Batch(nothing, labels, 0, extra, records=np.zeros(count, np.int64))
 
-    def _identify(self, tokenizer: Tokenizer, *, eos: bool) -> TextIdentity:
+    def _identify(self, tokenizer: Tokenizer, options: ReadOptions) -> TextIdentity:
         """Return the identity of the tokens: how text is tokenized, and for chats also their template."""
         from importlib.metadata import version
 
@@ -173,7 +178,8 @@ class Encoder:
         identity = TextIdentity(
             columns=tuple(one for one in self.records.needed if one not in {*DESIRABLE} - {*self.records.columns}),
             train_on=self.train_on,
-            eos=eos,
+            untrained_parts=options.untrained_parts,
+            eos=options.eos,
             as_chats=self.records.as_chats,
             tokenizer=self._tokens.content_hash,
             tokenizers=tokenizers.__version__,
@@ -255,9 +261,12 @@ class Encoder:
         if self._template is None:
             yield from texts_of(record, self.records, self.train_on, may_be_empty=bool(self._ending))
             return
-        train_on: TrainOn = "completion" if self.train_on == "each-answer" else self.train_on
+        meaning: dict[TrainOn, TrainOn] = {"each-answer": "completion", "last": "assistant"}
+        train_on = meaning.get(self.train_on, self.train_on)
         for chat in chats_of(record, self.records, self.train_on):
-            located = self._template.locate(chat, train_on, exchanges=self.has_exchanges)
+            located = self._template.locate(
+                chat, train_on, exchanges=self.has_exchanges, untrained=self._untrained_parts
+            )
             text_of(located.text, "the rendered conversation")
             if located.weights is not None and self.records.kind == "pair":
                 raise record_error("a message has a weight, and --pairs stores none: set it to 0 or 1, or remove it")
