@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import index
+from typing import Any
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions that reading damaged JSON can raise."""
@@ -49,6 +50,11 @@ class OtherSourceError(PackerError):
     def __init__(self, found: str, remedy: str) -> None:
         super().__init__(f"{found}; {remedy}")
         self.found = found
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments, because errors of tasks come from other processes."""
+        return type(self), (self.found, self.remedy), {**vars(self), "args": self.args}
 
 
 class SourceError(PackerError):

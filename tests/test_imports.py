@@ -28,7 +28,7 @@ CASES = {
         " ".join(line): (COMMAND.format(line), HEAVY | ARRAYS | {"tqdm", "xxhash"})
         for line in (["--help"], ["pack", "--help"], ["--version"], ["pack"])
     },
-    "loading": (LOADED, HEAVY | {"xxhash", "click", "tqdm"}),
+    "loading": (LOADED, HEAVY | {"xxhash", "click", "tqdm", "multiprocessing", "subprocess"}),
     "solving with heuristics": (
         "import numpy; from packer.algorithms.optimal import auto, solve\n"
         "[each(numpy.array([0, 4, 2, 0, 1])) for each in (auto, solve)]",

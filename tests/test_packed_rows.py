@@ -364,6 +364,14 @@ def test_boundaries_as_text_are_refused_by_name(tmp_path, name, value):
     refused("pack", source, "--max-len", 8, words=words)
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.arrow"])
+def test_boundaries_as_text_are_refused_in_object_storage_too(tmp_path, bucket, name):
+    write_as(tmp_path / name, [{"input_ids": [1, 2, 3, 4, 5], "seq_lengths": "3 2"}])
+    (bucket / name).upload(tmp_path / name)
+    with pytest.raises(packer.PackerError, match="'seq_lengths' holds '3 2', a list as text"):
+        packer.pack(str(bucket / name), tmp_path / "out", max_len=8)
+
+
 def test_padding_inside_a_document_of_a_row_is_stripped_by_the_mask(tmp_path):
     """As in the docstring of TRL's pack_dataset, where documents were padded before they were packed."""
     records = [{"input_ids": [1, 2, 9, 3, 4, 9], "seq_lengths": [3, 3], "attention_mask": [1, 1, 0, 0, 1, 0]}]

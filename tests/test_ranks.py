@@ -137,7 +137,8 @@ def test_other_options_are_refused_while_ranks_work_and_after(tmp_path, monkeypa
     assert isinstance(run_ranks(source, out, 1, options=options_of({}))[0], ZeroDivisionError)
     (error,) = run_ranks(source, out, 1, options=options_of({"seed": 5}))
     assert isinstance(error, PackerError)
-    assert "is an unfinished pack with seed 0, not 5" in str(error)
+    advice = "repeat that command to finish it, or remove it to start afresh"  # --overwrite is refused
+    assert str(error).endswith(f"is an unfinished pack with seed 0, not 5: {advice}")
 
 
 def test_what_ranks_began_one_process_finishes_and_the_other_way_round(tmp_path, monkeypatch):

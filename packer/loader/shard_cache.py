@@ -25,9 +25,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from packer.engines.processes import ProcessEndedError, TaskProcess
 from packer.errors import NoLocksError, PackerError, shortage
 from packer.json_records import ShardEntry
 from packer.loader.open_shards import OpenShard
@@ -36,6 +35,9 @@ from packer.shards.manifest import Manifest, dataset_key
 from packer.stores import RemotePath, local_files
 from packer.stores.local_files import FileLock
 from packer.stores.paths import expanded
+
+if TYPE_CHECKING:
+    from packer.engines.processes import TaskProcess
 
 _MARK = ".packer-cache"
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -345,6 +347,8 @@ class ShardCache:
         if self._pid == os.getpid():
             download(request)
             return
+        from packer.engines.processes import ProcessEndedError, TaskProcess  # imports multiprocessing
+
         with self._asking:
             if self._process is None or self._process[0] != os.getpid():
                 self._process = os.getpid(), TaskProcess(pickle.dumps(download))

@@ -73,10 +73,9 @@ def _claim_folder(
         if in_use(building) or in_use(out):
             raise PackerError(busy)
         replace_folder.prepare_beside(building, out, kind)
-    overwrite = run.overwrite or not in_place
     with contextlib.ExitStack() as stack:
         stack.callback(_remove_empty, building)
-        lock, output = _locked(output, request, busy, overwrite=overwrite)
+        lock, output = _locked(output, request, busy, replace(run, overwrite=run.overwrite or not in_place))
         stack.enter_context(lock)
         if not in_place and in_use(out):  # another process has just moved its output there
             output.leave()
@@ -141,7 +140,7 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> tuple[FileLock, Output]:
+def _locked(output: Output, request: Request | None, busy: str, run: RunOptions) -> tuple[FileLock, Output]:
     """Lock the folder in which the output is built, and prepare it for a request.
 
     Returns the lock, which is released when it is closed, and the output claimed by it.
@@ -151,12 +150,12 @@ def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bo
     if os.path.lexists(output.work / LOCK) and not (output.work / LOCK).is_file():  # damaged, and not locked
         delete(output.work / LOCK)
 
-    prepare = partial(_prepare, output=output, request=request, overwrite=overwrite)
+    prepare = partial(_prepare, output=output, request=request, run=run)
     lock = _lock_work(output.work, prepare, shared=output.is_shared, patience=ranks.PATIENCE)
     _refuse_finished(output)
     if lock is None:
         raise PackerError(busy)
-    if output.is_shared and request is not None and not resumes(output.begun(), request, output, overwrite=False):
+    if output.is_shared and request is not None and not resumes(output.begun(), request, output, run):
         raise PackerError(busy)
     return lock, _claimed_by(lock, output)
 
@@ -169,10 +168,10 @@ def _claimed_by(lock: FileLock, output: Output) -> Output:
     return replace(output, store=replace(output.store, claim=claim))
 
 
-def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwrite: bool) -> None:
+def _prepare(lock: FileLock, *, output: Output, request: Request | None, run: RunOptions) -> None:
     """Remove the parts of an unfinished output that a request cannot use, and write the request."""
     _refuse_finished(output)
-    is_resumed = request is not None and resumes(output.begun(), request, output, overwrite=overwrite)
+    is_resumed = request is not None and resumes(output.begun(), request, output, run)
     content, new = lock.read(), uuid.uuid4().hex.encode()
     if not is_resumed or not content or content.startswith(_PREPARING):
         content = new  # otherwise, processes with the same request share a claim, because they write the same bytes
@@ -287,7 +286,7 @@ def _claim_stored(out: RemotePath, kind: OutputKind, request: Request, run: RunO
     if out.exists() and not _is_begun(out):
         _refuse_finished(output)
         raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
-    output = _begun(output, request, overwrite=run.overwrite)
+    output = _begun(output, request, run)
     try:
         yield output
     except SourceError:
@@ -297,14 +296,14 @@ def _claim_stored(out: RemotePath, kind: OutputKind, request: Request, run: RunO
     _finish_removal(out)
 
 
-def _begun(output: Output, request: Request, *, overwrite: bool) -> Output:
+def _begun(output: Output, request: Request, run: RunOptions) -> Output:
     """Begin an output in object storage, or join processes that have begun it with an equal request."""
     assert output.request is not None
     while not output.store.put_if_absent(f"{WORK}/{REQUEST}", output.request):
         begun = output.begun()
         if begun is None:  # removed just now
             continue
-        if resumes(begun, request, output, overwrite=overwrite):
+        if resumes(begun, request, output, run):
             return replace(output, request=begun)
         if _is_alive(output):
             raise PackerError(

@@ -38,7 +38,7 @@ import xxhash
 from packer.engines.checkpoints import Checkpoint, Checkpoints
 from packer.errors import UNREADABLE, PackerError
 from packer.json_records import REJECTED, Count, FileIdentity, JsonRecord, ShardEntry, TextIdentity
-from packer.options import PackOptions, byte_size, options_of
+from packer.options import PackOptions, RunOptions, byte_size, options_of
 from packer.progress import Progress
 from packer.shards.files import MANIFEST, WORK, hash_file, names_listed, shard_number
 from packer.sources.source import Source
@@ -352,25 +352,25 @@ class Output:
             self.building.rmdir()
 
 
-def resumes(content: bytes | None, request: Request, output: Output, *, overwrite: bool) -> bool:
+def resumes(content: bytes | None, request: Request, output: Output, run: RunOptions) -> bool:
     """Whether an unfinished output was begun with an equal request. content: result of `Output.begun`.
 
-    Unless `overwrite` is true, raises a PackerError if `content` is damaged or another request.
+    Unless `run.overwrite` is true, raises a PackerError if `content` is damaged or another request.
     """
+    afresh = "start afresh with --overwrite" if run.ranks is None else "remove it to start afresh"
     if content is None:
         return False
     try:
         begun = Request.from_dict(json.loads(content))
     except UNREADABLE as error:
-        if overwrite:
+        if run.overwrite:
             return False
         raise PackerError(
-            f"{output.store.root / WORK / REQUEST} is damaged, so the unfinished output cannot be resumed: "
-            "start afresh with --overwrite"
+            f"{output.store.root / WORK / REQUEST} is damaged, so the unfinished output cannot be resumed: {afresh}"
         ) from error
-    if begun != request and not overwrite:
+    if begun != request and not run.overwrite:
         raise PackerError(
             f"{output.out} is an unfinished pack {difference(begun, request)}: "
-            "repeat that command to finish it, or start afresh with --overwrite"
+            f"repeat that command to finish it, or {afresh}"
         )
     return begun == request

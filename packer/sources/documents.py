@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,10 @@ class DocumentError(Exception):
         self.place = place
         self.reason = reason
         self.of_record = of_record
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments, because errors of tasks come from other processes."""
+        return type(self), (self.row, self.message, self.place), vars(self)
 
     def at(self, row: int) -> DocumentError:
         """Return the same error for the document with index `row`."""

@@ -139,7 +139,7 @@ def _refuse_lists_as_text(reader: Reader, names: Sequence[str]) -> None:
     """Raise a SourceError if the first value of a boundary column is a list of numbers as text: "3 2" or "[3, 2]"."""
     fields: Any = reader.fields
     first = {} if isinstance(fields, pa.Schema) else {name: fields.get(name) for name in names}
-    if isinstance(fields, pa.Schema) and not isinstance(reader.file.path, RemotePath):
+    if isinstance(fields, pa.Schema):
         texts = [name for name in names if is_string(plain_type(fields.field(name).type))]
         for block, _ in islice(reader.for_records().blocks(texts), 1 if texts else 0):
             first = {name: block.column(name)[0].as_py() for name in texts if len(block)}
