@@ -215,9 +215,7 @@ def test_packed_documents_train_as_alone(family, name, dataset, alone):
             assert handed - one_document <= seen <= handed
 
 
-@pytest.mark.nightly(
-    after=len(set(POST) - FLOAT32_INSIDE) - 1
-)  # families of the post come first, falcon not among them
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize(
     "family", [family for family, name in SAFE if name == IMPLEMENTATION and family not in FLOAT32_INSIDE]
 )
@@ -229,7 +227,7 @@ def test_packed_documents_train_as_alone_in_float64(family, dataset, alone):
 # ---- what is not, and has to be said ----
 
 
-@pytest.mark.nightly(after=len(POST))
+@pytest.mark.nightly(after=4)  # two plain ones, sliding windows, experts
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_probe_says_safe_where_packed_is_as_alone_and_only_there(family, dataset, alone, verdicts):
     """Against a measurement of its own: rows of a packed dataset, another loss, other lengths."""
@@ -291,8 +289,12 @@ KNOWN = {
 }
 
 
-@pytest.mark.nightly(after=11)
-@pytest.mark.parametrize("family", [family for family in KNOWN if family in FAMILIES])
+BY_DAY = ("falcon", "falcon-rw", "bloom", "opt", "jamba")
+"""Small families that have every answer between them."""
+
+
+@pytest.mark.nightly(after=len(BY_DAY))
+@pytest.mark.parametrize("family", [*BY_DAY, *(each for each in KNOWN if each in FAMILIES and each not in BY_DAY)])
 def test_known_leaks_are_named(family, verdicts):
     found = {verdict.implementation: verdict.answer for verdict in verdicts(family)}
     assert {name: found[name] for name in KNOWN[family]} == KNOWN[family]
@@ -327,7 +329,7 @@ def test_python_of_flash_attention_keeps_documents_apart(family, version, dtype)
     assert calls
 
 
-@pytest.mark.nightly(after=3)
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("family", RECURRENT)
 def test_layers_that_carry_state_are_never_called_safe_without_their_kernels(family, verdicts):
     assert not any(verdict.safe for verdict in verdicts(family))

@@ -203,7 +203,7 @@ def test_a_window_that_is_lost_and_gradients_that_are_wrong_alone_are_noticed(mo
 # ---- trees ----
 
 
-@pytest.mark.nightly(after=5)
+@pytest.mark.nightly(after=3)
 @pytest.mark.parametrize(
     ("family", "expected"),
     [
