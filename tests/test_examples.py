@@ -20,6 +20,7 @@ import packer  # noqa: E402  these need torch
 from tests.helpers import naive  # noqa: E402
 from tests.helpers.documents import LENGTHS, make_example, make_source  # noqa: E402
 from tests.helpers.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.weighted_steps import step_alone, token_weights, weighted_source  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -103,6 +104,22 @@ def test_lightning(example, model, alone, tmp_path):
     (metrics,) = tmp_path.rglob("metrics.csv")
     first = next(csv.DictReader(metrics.open()))
     assert_first_step(float(first["loss"]), float(first["grad_norm"]), alone)
+
+
+def test_lightning_with_weights(model, tmp_path):
+    pytest.importorskip("lightning")
+    source = weighted_source()
+    example = make_example(tmp_path / "weighted", source)
+    sizes = ("--rows", ROWS, "--global-batch", GLOBAL_BATCH)
+    run("lightning_trainer", example.packed, model, tmp_path, *sizes, "--loss", "weight")
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    first = next(csv.DictReader(metrics.open()))
+    loss, gradients = step_alone(tiny_llama(), example.pieces, [list(example.pieces)], token_weights(source))
+    assert float(first["loss"]) == pytest.approx(loss, abs=1e-4)
+    norm = torch.stack([each.norm() for each in gradients.values()]).norm().item()
+    assert float(first["grad_norm"]) == pytest.approx(norm, rel=1e-4)
+    with pytest.raises(packer.PackerError, match="the rows have weights of the loss"):
+        run("lightning_trainer", example.packed, model, tmp_path, *sizes)
 
 
 def test_lightning_resumes_with_the_next_step_from_any_checkpoint(example, model, tmp_path):

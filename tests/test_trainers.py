@@ -20,6 +20,7 @@ pytest.importorskip("accelerate")
 
 from tests.helpers.documents import assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
 from tests.helpers.models import recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.weighted_steps import document_weights, make_trainer, step_alone  # noqa: E402
 from tests.helpers.writing import write_lines  # noqa: E402
 
 pytestmark = [
@@ -83,6 +84,16 @@ def test_trees_train_as_their_documents_alone(trees, tmp_path, make_trainer, att
         loss = trainer.train().training_loss
     assert loss == pytest.approx(alone.loss, abs=1e-5)
     assert_same_gradients(recorded[0], alone.gradients, 1e-5)
+
+
+def test_a_mean_over_the_documents_of_trees_is_that_of_documents_alone(trees, tmp_path):
+    pieces = {(number, 0): piece for number, piece in enumerate(PIECES)}
+    expected = step_alone(tiny_llama(dtype=torch.float64), pieces, [list(pieces)], document_weights(pieces))
+    rows = len(packer.load(trees))
+    trainer = make_trainer("hf", trees, tmp_path, loss="document", per_device_train_batch_size=rows)
+    with recorded_gradients(trainer.model) as recorded:
+        assert trainer.train().training_loss == pytest.approx(expected[0], abs=1e-5)
+    assert_same_gradients(recorded[0], expected[1], 1e-6)
 
 
 @pytest.mark.parametrize("make_trainer", [hf_trainer, sft_trainer])
