@@ -464,6 +464,8 @@ def examples_as_rows(examples: Sequence[Mapping[str, Any]]) -> Rows:
             raise PackerError(
                 f"{where} has no input_ids, only {', '.join(map(str, example))}: pass mappings with input_ids"
             )
+        if LOSS_WEIGHTS in example:
+            raise PackerError(f"{where} has {LOSS_WEIGHTS}, which would be ignored: pack the examples, or remove them")
         ids = _array(example["input_ids"], f"{where} has input_ids")
         if not ids.size:
             raise PackerError(f"{where} has 0 tokens: leave empty examples out")

@@ -163,6 +163,9 @@ def compare_opened(
         decoded = stack.enter_context(temporary_directory())
         opened = spill_source(opened, decoded, progress, engine=Engine(workers=workers))
         documents = read_documents(opened, progress)
+        if (ours := manifest.options.weights_per) != (theirs := documents.source.weights_per):
+            yield f"weights_per is {theirs} in the source, {ours} in the rows"
+            return
         faults = [*SourceComparison(folder=folder, manifest=manifest, documents=documents).faults(workers, progress)]
     yield from faults
     if not faults:

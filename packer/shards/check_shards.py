@@ -17,7 +17,7 @@ from packer.algorithms import get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.index_arrays import joined_ranges, restart_positions
 from packer.arrow import as_arrow, as_numpy, is_numeric
-from packer.column_names import NO_LOSS
+from packer.column_names import LOSS_WEIGHTS, NO_LOSS
 from packer.engines.engine import Engine
 from packer.errors import PackerError
 from packer.json_records import REJECTED, ShardEntry, Totals
@@ -121,6 +121,7 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
             fault = (
                 _tokens_fault(batch, segments, manifest)
                 or _kept_fault(batch, manifest)
+                or _weights_fault(batch)
                 or documents_fault(segments, manifest)
             )
         if segments is None or fault is not None:
@@ -206,6 +207,15 @@ def _kept_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
         is_number = is_numeric(found.type) or pa.types.is_boolean(found.type)
         if found.null_count < len(found) if not is_number else found.null_count or as_numpy(found).any():
             return f"{name} is not {'0' if is_number else 'null'} at padding"
+    return None
+
+
+def _weights_fault(batch: pa.RecordBatch) -> str | None:
+    """Return a sentence if a weight is no weight. Returns None if valid."""
+    if LOSS_WEIGHTS in batch.schema.names:
+        values = as_numpy(batch[LOSS_WEIGHTS].flatten())
+        if not ((values >= 0) & np.isfinite(values)).all():
+            return f"{LOSS_WEIGHTS} holds a value that is not a finite number from 0 on"
     return None
 
 

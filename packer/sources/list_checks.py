@@ -418,7 +418,7 @@ def with_weights(batch: Batch, weights: NDArray[np.float32]) -> Batch:
     if (weights == 0).any():
         labels = pc.if_else(as_arrow(weights != 0), labels, as_scalar(NO_LOSS, labels.type))
     extra = {name: column for name, column in batch.extra.items() if name != LOSS_WEIGHTS}
-    counts = dict(batch.counts)
+    counts = {key: count for key, count in batch.counts.items() if key != WEIGHTED_WITHIN}
     if ((weights != 0) & (weights != 1)).any():
         extra[LOSS_WEIGHTS] = _large_lists(as_arrow(weights), lengths)
         trained = weights != 0
