@@ -192,7 +192,7 @@ def test_exchanges_begin_where_they_begin_without_masks(encode):
         ),
         ({"m3": {"weight": "0"}}, None, "message 3 has weight '0', where a finite number"),
         ({"m0": {"weight": [0]}}, None, r"message 0 has weight '\[0\]', where a finite number"),
-        ({"m1": {"weight": 0.5}}, "all", "message 1 has weight 0.5, and --train-on all trains every message alike:"),
+        ({"m1": {"weight": 0.5}}, "all", "message 1 has weight 0.5, and --train-on all trains every message:"),
         ({"m1": {"train": "false"}}, None, "message 1 has train 'false', where 0 or 1, or false or true"),
         ({"m1": {"train": True, "weight": 0}}, None, "message 1 has weight 0 and train true; leave one of them out"),
         (

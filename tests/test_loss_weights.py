@@ -358,12 +358,19 @@ def test_values_that_are_no_weights_are_refused_in_one_line(tmp_path, value):
         assert "a weight of the loss is a finite number from 0 on" in said
 
 
+def test_weights_whose_product_is_too_large_are_refused(tmp_path):
+    record = {"input_ids": [1, 2], "loss_weight": 1e30, "loss_scale": [1.0, 1e30]}
+    source = write_lines(tmp_path / "a.jsonl", [{"input_ids": [3], "loss_weight": 1, "loss_scale": [1]}, record])
+    said = refused("pack", source, "--max-len", 8)
+    assert "line 2): its weights multiply to a number that float32 cannot hold" in said
+
+
 def test_a_column_of_weights_has_no_other_meaning(tmp_path):
     record = {"input_ids": [1, 2], "attention_mask": [1, 1], "length": 2, "w": 0.5, "nested": [[1], [2]], "label": 1}
     source = write_lines(tmp_path / "a.jsonl", [record])
     for options, words in (
         (("--weight", "attention_mask"), "--weight 'attention_mask': a column of this name has another meaning"),
-        (("--weight", "length"), "another meaning (nothing,"),
+        (("--weight", "length"), "another meaning: rename"),
         (("--weight", "labels"), "--weight 'labels': another option reads this column"),
         (("--weight", "w", "--keep", "w"), "--weight 'w': another option reads this column; leave one of the two out"),
         (("--weight", "missing"), "no column 'missing' (found: input_ids"),

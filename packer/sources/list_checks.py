@@ -337,6 +337,15 @@ def _hole_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     return None
 
 
+def largest_weights(lists: pa.Array) -> NDArray[np.float32]:
+    """Return the largest weight of each list; 1 if there is none above 0."""
+    lengths, values = list_lengths(lists), as_numpy(values_of(lists))
+    largest, some = np.zeros(len(lengths), np.float32), lengths > 0
+    if len(values):
+        largest[some] = np.maximum.reduceat(values, (np.cumsum(lengths) - lengths)[some])
+    return np.where(largest > 0, largest, np.float32(1))
+
+
 def mask_values(lists: pa.Array, name: str = "") -> NDArray[np.bool_]:
     """Return whether each token is trained by a valid mask or weight. Masks with inverse meaning are inverted."""
     found: NDArray[np.bool_] = (_numbers(lists) != 0) != (name in INVERSE_MASKS)
@@ -387,7 +396,9 @@ def apply_masks(batch: Batch, columns: Columns, *, has_labels: bool) -> Batch:
             labels = pc.if_else(mask, labels, as_scalar(NO_LOSS, labels.type))
     extra = {name: column for name, column in batch.extra.items() if name not in masks}
     weighing = [name for name in columns.weights if name in masks]
-    weights = math.prod((weights_in(batch.extra[name]) for name in weighing), start=np.ones(len(values), np.float32))
+    weights = np.ones(len(values), np.float32)
+    with np.errstate(over="ignore"):  # refused below
+        weights = math.prod((weights_in(batch.extra[name]) for name in weighing), start=weights)
     if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION])).all():
         first, last, _ = _attended_places(attended, lengths)
         lengths, keep = last - first, as_arrow(attended)
@@ -410,34 +421,30 @@ def with_weights(batch: Batch, weights: NDArray[np.float32]) -> Batch:
     """Multiply the weights of a batch, shape (tokens,), and set labels to -100 where they are 0.
 
     The batch gets the column LOSS_WEIGHTS unless every weight is 0 or 1. Weights of tokens without loss are 0. Without
-    labels, the tokens become the labels.
+    labels, the tokens become the labels. Raises a DocumentError if a product is too large for float32.
     """
     lists = batch.input_ids if batch.labels is None else batch.labels
     lengths, labels = list_lengths(lists), values_of(lists)
     weights = weights * values_of(stored_weights(batch)).to_numpy()
+    for row, *_ in _first_place(~np.isfinite(weights), lengths):
+        raise DocumentError(row, "its weights multiply to a number that float32 cannot hold", reason="invalid_labels")
     if (weights == 0).any():
         labels = pc.if_else(as_arrow(weights != 0), labels, as_scalar(NO_LOSS, labels.type))
     extra = {name: column for name, column in batch.extra.items() if name != LOSS_WEIGHTS}
     counts = {key: count for key, count in batch.counts.items() if key != WEIGHTED_WITHIN}
     if ((weights != 0) & (weights != 1)).any():
         extra[LOSS_WEIGHTS] = _large_lists(as_arrow(weights), lengths)
-        trained = weights != 0
-        places = np.searchsorted(np.flatnonzero(trained), np.cumsum(lengths) - lengths)
-        owners, found = np.repeat(np.arange(len(lengths)), lengths)[trained], weights[trained]
-        firsts = found[np.minimum(places, len(found) - 1)]  # of documents without one, any number
-        counts[WEIGHTED_WITHIN] = len(np.unique(owners[found != firsts[owners]]))
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        differ = (weights != 0) & (weights != largest_weights(extra[LOSS_WEIGHTS])[owners])
+        counts[WEIGHTED_WITHIN] = len(np.unique(owners[differ]))
     return batch._replace(labels=_large_lists(labels, lengths), extra=extra, counts=counts)
 
 
 def stored_weights(batch: Batch) -> pa.Array:
-    """Return the weights in the loss of a batch with one per token; without the column, 1 for trained tokens."""
-    stored = batch.extra.get(LOSS_WEIGHTS)
-    return weights_of_labels(batch.input_ids, batch.labels) if stored is None else stored
-
-
-def weights_of_labels(input_ids: pa.Array, labels: pa.Array | None) -> pa.Array:
-    """Return lists with the weight 1 for trained tokens and 0 for others."""
-    lists = input_ids if labels is None else labels
+    """Return the weights of a batch, one per token; without the column, 1 for trained tokens and 0 for others."""
+    if LOSS_WEIGHTS in batch.extra:
+        return batch.extra[LOSS_WEIGHTS]
+    lists = batch.input_ids if batch.labels is None else batch.labels
     values = values_of(lists)
     trained = as_numpy(values) != NO_LOSS if len(values) else np.zeros(0, np.bool_)  # empty lists may have no type
     return _large_lists(as_arrow(trained.astype(np.float32)), list_lengths(lists))

@@ -32,8 +32,8 @@ from packer.sources.column_types import cast_to_common_type, one_type
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading, value_message, wrong_values
 from packer.sources.format_reader import BatchStore
 from packer.sources.inputs import Input, MappedLists
-from packer.sources.list_checks import WEIGHTED_WITHIN, as_wide, values_of, width_of
-from packer.token_memory import TokenColumn, list_lengths
+from packer.sources.list_checks import WEIGHTED_WITHIN, as_wide, largest_weights, width_of
+from packer.token_memory import TokenColumn
 
 
 @dataclass(frozen=True)
@@ -123,20 +123,11 @@ class DocumentWeights(ValueColumn):
     def chunks(self) -> Iterator[pa.Array]:
         """All weights, as float32 arrays that are computed one at a time."""
         lists = ValueColumn(self.name, pa.list_(self.type), self.stores)
-        return map(_largest, lists.chunks)
+        return (as_arrow(largest_weights(chunk)) for chunk in lists.chunks)
 
     def at(self, lists: NDArray[np.int64]) -> pa.Array:
         """Return the weights of lists, whose numbers ascend."""
-        return _largest(ValueColumn(self.name, pa.list_(self.type), self.stores).at(lists))
-
-
-def _largest(lists: pa.Array) -> pa.Array:
-    """Return the largest value of each list; 1 if there is none above 0."""
-    lengths, values = list_lengths(lists), as_numpy(values_of(lists))
-    largest, some = np.zeros(len(lengths), np.float32), lengths > 0
-    if len(values):
-        largest[some] = np.maximum.reduceat(values, (np.cumsum(lengths) - lengths)[some])
-    return as_arrow(np.where(largest > 0, largest, np.float32(1)))
+        return as_arrow(largest_weights(ValueColumn(self.name, pa.list_(self.type), self.stores).at(lists)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

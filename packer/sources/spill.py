@@ -45,7 +45,7 @@ from packer.sources.column_types import join_with, widen
 from packer.sources.documents import COLUMNS, Batch, Columns, DocumentError, SourceFile, reading_copy
 from packer.sources.inputs import DecodedInput, Input, MappedLists, open_lists
 from packer.sources.json_files import filled_line_numbers
-from packer.sources.list_checks import int32_lists, runs, weights_of_labels
+from packer.sources.list_checks import int32_lists, runs, stored_weights
 from packer.sources.source import Rejections, Source
 from packer.stores import AnyPath, each_opened_at
 from packer.stores.local_files import local_copy
@@ -459,7 +459,7 @@ def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataTyp
             for batch in chain.from_iterable(streams):
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 if LOSS_WEIGHTS in fields and LOSS_WEIGHTS not in columns:
-                    columns[LOSS_WEIGHTS] = weights_of_labels(*(columns.get(name) for name in COLUMNS[:2]))
+                    columns[LOSS_WEIGHTS] = stored_weights(Batch(columns["input_ids"], columns.get("labels"), 0))
                 arrays = [widen(columns[name], kind, name, first_row=row) for name, kind in fields.items()]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
                 row += len(batch)

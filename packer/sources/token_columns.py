@@ -26,7 +26,6 @@ from packer.sources.meanings import (
     SHIFTED,
     WEIGHTED_MASKS,
     WEIGHTS,
-    Place,
     fields_in,
     refusal,
 )
@@ -45,7 +44,6 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
     `open_records` opens records with several documents, such as preference pairs.
     """
     refuse_masks((*options.value_columns, *options.keep_tokens), (*MASKS, *PROMPT_LENGTHS))
-    refuse_other_meaning("tokens", options.weight)
     _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
         return open_records(found, readers, options)
@@ -154,16 +152,6 @@ def _refuse_missing_labels(found: Found, columns: Columns, inputs: Sequence[Inpu
         raise PackerError(f"{found.name}: no labels column '{columns.labels}'; name one that exists")
 
 
-def refuse_other_meaning(place: Place, weight: str | None) -> None:
-    """Raise a PackerError if the column of --weight has another known meaning."""
-    field = fields_in(place, [weight]).get(weight) if weight is not None else None
-    if field is not None and field.means != "weight" and field.name not in WEIGHTED_MASKS:
-        raise PackerError(
-            f"--weight {weight!r}: a column of this name has another meaning ({field.means.replace('_', ' ')}, see "
-            "docs/reference/fields.md): rename it in the source"
-        )
-
-
 def _with_masks(columns: Columns, fields: Fields, name: str, weight: str | None) -> Columns:
     """Add the columns of the first file that mark trained tokens or padding, and weights. `weight` is a further one.
 
@@ -172,6 +160,11 @@ def _with_masks(columns: Columns, fields: Fields, name: str, weight: str | None)
     used, is_default = (columns.input_ids, *columns.extra), columns.labels == LABELS[0]
     found = {each: has_lists for each, has_lists in loss_columns(fields).items() if each not in used}
     if weight is not None and fields:
+        known = fields_in("tokens", [weight]).get(weight)
+        if known is not None and known.means != "weight" and weight not in WEIGHTED_MASKS:
+            raise PackerError(
+                f"--weight {weight!r}: a column of this name has another meaning: rename it in the source"
+            )
         found |= {weight: holds_lists(fields, weight, name)}
     labels = [each for each in found if each in LABELS and is_default] or [columns.labels]
     if len(labels) > 1:

@@ -385,10 +385,8 @@ def _reweighted(pieces: list[tuple[int, int, float]], spans: list[Span], weight:
 
 def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
     """Remove masked spans from spans: [(2, 9)] without [(4, 6)] is [(2, 4), (6, 9)]."""
-    for start, stop in masked:
-        pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
-        spans = [(begin, end) for begin, end in pieces if begin < end]
-    return spans
+    pieces = _reweighted([(begin, end, 1) for begin, end in spans], masked, 0)
+    return [(begin, end) for begin, end, weight in pieces if weight]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from packer.json_records import Reason
 from packer.options.option import TrainOn
@@ -128,7 +128,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     """
     parts = [messages_of(record[column], column) for column in columns]
     shared = len(parts[0]) if len(parts) > 1 else shared
-    marks = _marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
+    masked, required, weights, partly = _marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
     system = _system_message(parts, record)
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
@@ -138,12 +138,12 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
         len(system) + shared if shared or len(parts) > 1 else 0,
         tools_of(record.get(TOOLS)),
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
-        frozenset(len(system) + turn for turn in marks.masked),
-        frozenset(len(system) + turn for turn in marks.required),
-        {len(system) + turn: weight for turn, weight in marks.weights.items()},
+        frozenset(len(system) + turn for turn in masked),
+        frozenset(len(system) + turn for turn in required),
+        {len(system) + turn: weight for turn, weight in weights.items()},
         {
             weight: {len(system) + turn: _with_joined_thoughts(message) for turn, message in copies.items()}
-            for weight, copies in marks.partly.items()
+            for weight, copies in partly.items()
         },
     )
 
@@ -340,22 +340,18 @@ def tools_of(value: Any) -> list[Any] | None:
 # Marks
 
 
-class _Marks(NamedTuple):
-    """Fields of `Chat` that follow from marks, before a system prompt is put in front."""
-
-    masked: list[int]
-    required: list[int]
-    weights: dict[int, float]
-    partly: dict[float, dict[int, Message]]
+_Marks: TypeAlias = tuple[list[int], list[int], dict[int, float], dict[float, dict[int, Message]]]
+"""The fields (masked, required, weights, partly) of a `Chat`, without a system prompt from a separate column."""
 
 
-def _marked_messages(columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], train_on: TrainOn, shared: int) -> _Marks:
-    """Return the training marks of messages; `columns` has their columns and messages.
+def _marked_messages(columns: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, shared: int) -> _Marks:
+    """Return what the marks of messages say; `columns` has their columns and messages.
 
     Messages are numbered across all columns; the first `shared` ones belong to the prompt. Raises a DocumentError if
     marks are wrong or contradict each other or `train_on`, or if a trained answer is empty.
     """
-    marks = _Marks([], [], {}, {})
+    masked, required = list[int](), list[int]()
+    weights, partly = dict[int, float](), dict[float, dict[int, Message]]()
     places = [(column, at, message) for column, messages in columns for at, message in enumerate(messages)]
     if train_on == "last":
         answers = [number for number, (_, _, message) in enumerate(places) if message["role"] == "assistant"]
@@ -371,27 +367,24 @@ def _marked_messages(columns: Sequence[tuple[str, Sequence[dict[str, Any]]]], tr
                     raise record_error(f"{words}, and {its_words}; leave one of them out")
                 _check_train_on(said, its_words, message["role"], train_on, in_prompt=in_prompt)
             if trained is not None or any(said for said, _ in of_parts):
-                (marks.masked if trained == 0 else marks.required).append(number)
+                (masked if trained == 0 else required).append(number)
             if trained not in (None, 0, 1):
-                marks.weights[number] = trained
+                weights[number] = trained
             for weight, copy in copies.items() if trained != 0 else ():
-                marks.partly.setdefault(weight, {})[number] = copy
+                partly.setdefault(weight, {})[number] = copy
         # an empty answer: the template has nothing to write, not even tool calls
         is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
         is_context = in_prompt or trained == 0 or message["role"] != "assistant"
         if is_empty and not is_context:
             what = "is an answer without content: null would be trained as an empty answer; remove it, write ''"
             raise record_error(f"'{column}' message {at} {what}, or set its weight to 0", "missing_value")
-    return marks
+    return masked, required, weights, partly
 
 
 def _check_train_on(said: float | None, words: str, role: str, train_on: TrainOn, *, in_prompt: bool) -> None:
     """Raise a DocumentError if a mark contradicts `train_on`."""
     if said not in (None, 1) and train_on == "all":
-        how = "alike" if said else ""
-        raise record_error(
-            f"{words}, and --train-on all trains every message{how and ' '}{how}: leave --train-on out, or remove that"
-        )
+        raise record_error(f"{words}, and --train-on all trains every message: leave --train-on out, or remove that")
     untrained = in_prompt or (train_on in ("assistant", "last", "each-answer") and role != "assistant")
     if said and untrained and train_on != "all":
         before = "a message before the last answer" if train_on == "last" else "a message of the prompt"

@@ -21,7 +21,7 @@ from packer.sources.meanings import EXCHANGE_STARTS, WEIGHTS_OF_RECORDS, refusal
 from packer.sources.open_source import open_tokenized
 from packer.sources.record_lists import source_of_records, weighted_records
 from packer.sources.source import Source
-from packer.sources.token_columns import refuse_masks, refuse_other_meaning
+from packer.sources.token_columns import refuse_masks
 from packer.text.text_columns import (
     JSON,
     FirstRecords,
@@ -58,7 +58,6 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
     """
     keep, pairs = options.value_columns, options.pairs
     refuse_masks(keep)
-    refuse_other_meaning("record", options.weight)
     if EXCHANGE_STARTS in keep:
         raise PackerError(f"keep {EXCHANGE_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     readers = found.each(lambda reader: reader.for_records(), readers)
@@ -95,24 +94,24 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
 
 
 def _weights_of(readers: Sequence[Reader], name: str, options: ReadOptions) -> list[str]:
-    """Return the columns with the weight of a record in the loss: known ones of the first file, and that of --weight.
+    """Return the columns with the weight of a record in the loss: known ones, and that of --weight.
 
-    Raises a PackerError if only a later file has such a column, or if weights cannot be used.
+    Raises a PackerError if a file lacks one of them, or if weights cannot be stored.
     """
     named = [reader for reader in readers if reader.names]
-    known = [[each for each in WEIGHTS_OF_RECORDS if each in reader.names] for reader in named]
-    found, *others = [[each for each in of_file if each not in options.value_columns] for of_file in known] or [[]]
-    for reader, of_file in zip(named[1:], others, strict=True):
-        for each in (each for each in of_file if each not in found):
-            raise SourceError(
-                f"{reader.file.name}: has a column '{each}', and the first file has none; give it to all files or none"
-            )
-    if options.pairs and found:
+    known = [each for each in WEIGHTS_OF_RECORDS if any(each in reader.names for reader in named)]
+    known = [each for each in known if each not in options.value_columns]
+    if options.pairs and known:
         raise PackerError(
-            f"{name}: '{found[0]}' is the weight of a record, and --pairs stores none: remove it, or carry it unused "
-            f"with --keep {found[0]}"
+            f"{name}: '{known[0]}' is the weight of a record, and --pairs stores none: remove it, or carry it unused "
+            f"with --keep {known[0]}"
         )
-    return [*dict.fromkeys((*found, *((options.weight,) if options.weight else ())))]
+    weights = [*dict.fromkeys((*known, *((options.weight,) if options.weight else ())))]
+    for reader, each in ((reader, each) for reader in named for each in weights if each not in reader.names):
+        raise SourceError(
+            f"{reader.file.name}: no column '{each}' with weights of records: give it to all files or none"
+        )
+    return weights
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool) -> Records:
