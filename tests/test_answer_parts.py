@@ -233,9 +233,9 @@ BEFORE = EXACT["chatml"].replace(
 )
 PARTS_REFUSED = {
     "a moved thought": (LENGTH, {"messages": [QUESTION, IN_CONTENT]}, "reasoning",
-                        "the thought of message 1 (assistant) is not trained, and the chat template changes or"),
+                        "the thought of message 1 (assistant) is not trained like the rest, and the chat"),
     "calls before the content": (BEFORE, {"messages": [QUESTION, CALLING]}, "tool_calls",
-                                 "the tool call of message 1 (assistant) is not trained"),
+                                 "the tool call of message 1 (assistant) is not trained like the rest"),
     "texts": ("", {"text": "<think>a</think>b"}, "reasoning", "text are texts, not chats: leave it out"),
     "completions": ("", {"prompt": "a", "completion": "b"}, "reasoning", "prompt+completion are texts, not chats"),
 }  # fmt: skip
@@ -262,6 +262,19 @@ def test_calls_before_contents_are_left_out_if_the_content_is_empty(tmp_path, to
     options = {"chat_template": BEFORE, "untrained_parts": "tool_calls"}
     ((_, labels),) = packed(tmp_path, [QUESTION, {**CALLING, "content": ""}], tokenizer_path, **options)
     assert tokenizer.decode([label for label in labels if label >= 0]) == "<|im_end|>\n"
+
+
+def test_thoughts_are_left_out_of_answers_with_weights(tmp_path, tokenizer_path, tokenizer):
+    parts = [{"text": "The", "weight": 2}, {"text": " fox"}]
+    answer = {**ANSWER, "content": parts, "reasoning_content": [{"text": "brown "}, {"text": "dogs", "weight": 3}]}
+    source = write_lines(tmp_path / "chats.jsonl", [{"messages": [QUESTION, answer]}])
+    options = {"max_len": 64, "tokenizer": tokenizer_path, "chat_template": "qwen3"}
+    packer.pack(source, tmp_path / "out", untrained_parts="reasoning", **options)
+    (row,) = packer.load(tmp_path / "out")
+    labels, weights = row["labels"], row["loss_weights"]
+    assert tokenizer.decode(labels[labels >= 0].tolist()) == "The fox<|im_end|>\n"
+    first = tokenizer("The", add_special_tokens=False)["input_ids"]
+    assert weights[weights > 0].tolist()[: len(first) + 1] == [2.0] * len(first) + [1.0]
 
 
 def test_pairs_and_show_and_the_summary_name_what_is_left_out(tmp_path, tokenizer_path):

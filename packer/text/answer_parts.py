@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeAlias
 
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
@@ -23,6 +24,9 @@ from packer.text.conversations import BEGIN_PART, END_PART, Chat, Message, recor
 from packer.text.message_marks import RenderedChat, split_at_marks
 from packer.text.rendering import Templates
 from packer.text.tokens import Span
+
+Remedy: TypeAlias = Callable[[Chat], str]
+"""Function that returns the remedy if a template is unsuitable for a chat."""
 
 _TAGS = [
     *(("<think>", "</think>"), ("<seed:think>", "</seed:think>")),
@@ -39,57 +43,45 @@ _EMPTY = re.compile("|".join(rf"{re.escape(first)}\s*{re.escape(last)}\s*" for f
 
 
 def marked_parts(
-    templates: Templates,
-    one: RenderedChat,
-    copies: Mapping[int, Message],
-    train_on: TrainOn,
-    remedy: Callable[[Chat], str],
+    templates: Templates, one: RenderedChat, copies: Mapping[int, Message], train_on: TrainOn, remedy: Remedy
 ) -> list[Span]:
-    """Return the spans of the marked parts in copies of messages, by number.
-
-    Raises a DocumentError, with `remedy(chat)`, if the marks change the text.
-    """
+    """Return the spans of the marked parts in copies of messages, by number. Raises a DocumentError if unknown."""
     chat, roles = one.chat, [message["role"] for message in one.chat.messages]
     turns = [turn for turn in sorted(copies) if chat.first <= turn < len(roles)]
     turns = [turn for turn in turns if train_on == "completion" or roles[turn] == "assistant"]
     spans = _marked_spans(templates, one, {turn: copies[turn] for turn in turns})
     if spans is None:
-        words = "set the weight of the whole message to 0"
-        raise _unlocated(chat, turns[0], "a part", "not trained like the rest", f"{remedy(chat)}, or {words}")
+        raise _unlocated(chat, turns[0], "a part", remedy, "set the weight of the whole message to 0")
     return spans
 
 
-def untrained_parts(
-    templates: Templates, one: RenderedChat, parts: Sequence[str], remedy: Callable[[Chat], str]
-) -> list[Span]:
-    """Return the spans of `parts` of the trained answers: "reasoning", "tool_calls".
+def untrained_parts(templates: Templates, one: RenderedChat, parts: Sequence[str], remedy: Remedy) -> list[Span]:
+    """Return the spans of `parts` ("reasoning", "tool_calls") of the trained answers.
 
-    Raises a DocumentError, with `remedy(chat)`, if the place of a part is unknown.
+    Raises a DocumentError if the place of one is unknown.
     """
     chat = one.chat
     turns = [turn for turn in range(chat.first, len(chat.messages)) if turn not in chat.masked]
     answers = [turn for turn in turns if chat.messages[turn]["role"] == "assistant"]
-    spans = list[Span]()
+    spans: list[Span] = []
     if "reasoning" in parts:
         thoughts = _marked_spans(templates, one, {at: _with_marked_thoughts(chat.messages[at]) for at in answers})
         if thoughts is None:
-            words = f"{remedy(chat)}, or leave --untrained-parts reasoning out"
-            raise _unlocated(chat, answers[0], "the thought", "not trained", words)
+            raise _unlocated(chat, answers[0], "the thought", remedy, "leave --untrained-parts reasoning out")
         spans += [_with_tags(one.text, *span) for span in thoughts]
         spans += [found.span() for found in _EMPTY.finditer(one.text)]
     for turn in answers if "tool_calls" in parts else ():
         calls = _calls(templates, one, turn) if chat.messages[turn].get(CALLS) else (0, 0)
         if calls is None:
-            words = f"{remedy(chat)}, or leave --untrained-parts tool_calls out"
-            raise _unlocated(chat, turn, "the tool call", "not trained", words)
+            raise _unlocated(chat, turn, "the tool call", remedy, "leave --untrained-parts tool_calls out")
         spans.append(calls)
-    return spans
+    return [(start, end) for start, end in spans if start < end]
 
 
-def _unlocated(chat: Chat, turn: int, what: str, how: str, remedy: str) -> DocumentError:
+def _unlocated(chat: Chat, turn: int, what: str, remedy: Remedy, other: str) -> DocumentError:
     return record_error(
-        f"{what} of {chat.name_of(turn)} is {how}, and the chat template changes or moves it, so that its place is not "
-        f"known; {remedy}",
+        f"{what} of {chat.name_of(turn)} is not trained like the rest, and the chat template changes or moves it, so "
+        f"that its place is not known; {remedy(chat)}, or {other}",
         "unlocated_spans",
     )
 
@@ -112,8 +104,9 @@ def _with_marked_thoughts(message: Message) -> Message:
     White space around a thought is not marked, because templates strip it.
     """
     copy, content = dict(message), message.get("content")
-    for name in copy.keys() & {*REASONING}:
-        copy[name] = re.sub(r"\A\s*(.*?)\s*\Z", _with_marks, message[name], flags=re.DOTALL)
+    for name, thought in message.items():
+        if name in REASONING and isinstance(thought, str):
+            copy[name] = re.sub(r"\A\s*(.*?)\s*\Z", _with_marks, thought, flags=re.DOTALL)
     if isinstance(content, list):
         copy["content"] = [{**part, "text": _with_marks_between_tags(part["text"])} for part in content]
     elif isinstance(content, str):
@@ -129,8 +122,10 @@ def _with_marks_between_tags(content: str) -> str:
 
 
 def _with_marks(found: re.Match[str]) -> str:
-    before, _, after = found[0].rpartition(found[1]) if found[1] else (found[0], "", "")
-    return f"{before}{BEGIN_PART}{found[1]}{END_PART}{after}" if found[1] else before
+    if not found[1]:
+        return found[0]
+    before, thought, after = found[0].rpartition(found[1])
+    return f"{before}{BEGIN_PART}{thought}{END_PART}{after}"
 
 
 def _with_tags(text: str, start: int, end: int) -> Span:
