@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.stores.paths import PathList
 from tests.helpers.commands import run, succeeded
 from tests.helpers.fake_hub import served
 from tests.helpers.opening import open_source
@@ -189,7 +188,7 @@ def test_an_existing_path_wins_and_files_that_are_named_ignore_the_readme(tmp_pa
     assert names_of(f"{tmp_path}/hub:main") == ["other.jsonl"]
     assert names_of(folder / "main" / "test.jsonl") == ["test.jsonl"]
     assert names_of(folder / "socratic") == ["train.jsonl"]
-    assert len(names_of(PathList(tuple(sorted(folder.glob("*/*.jsonl")))))) == 6
+    assert len(names_of(sorted(folder.glob("*/*.jsonl")))) == 6
 
 
 def test_folders_without_configurations_say_so(tmp_path):
@@ -207,7 +206,7 @@ def test_several_folders_may_have_configurations_and_share_a_split(tmp_path):
     two = describe(
         save(tmp_path / "two", ["a.jsonl", "b.jsonl"]), config("default", splits(train="b.jsonl", test="a.jsonl"))
     )
-    assert names_of(PathList((f"{one}:held", two)), "test") == ["one/heldout.jsonl", "two/a.jsonl"]
+    assert names_of([f"{one}:held", two], "test") == ["one/heldout.jsonl", "two/a.jsonl"]
     message = refused(tmp_path)
     assert "contains 2 folder(s) with configs in README.md" in message
     assert message.endswith("give one of them as the source")

@@ -11,7 +11,6 @@ import xxhash
 import packer
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
-from packer.shards.files import MANIFEST
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.json_paths import replaced, values_in
 from tests.helpers.packed_rows import seal
@@ -91,7 +90,7 @@ def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) 
 
 def unnoticed_changes(packed: Path, source: Any, parts: tuple[str, ...], *, most: int = 2, **options: Any) -> list:
     """Change every value in some parts of the manifest, and return the changes that no fault names."""
-    content = json.loads((packed / MANIFEST).read_text())
+    content = json.loads((packed / "manifest.json").read_text())
     unnoticed = []
     for path, value in values_in({name: content[name] for name in parts}):
         for other in altered(value)[:most]:
@@ -121,7 +120,7 @@ def test_a_changed_figure_of_text_is_named(tmp_path):
 
 def test_a_missing_total_is_named(made):
     packed, source = made
-    content = json.loads((packed / MANIFEST).read_text())
+    content = json.loads((packed / "manifest.json").read_text())
     for name in content["totals"]:
         seal(packed, replaced(content, ("totals", name), ...))
         assert any(name in fault for fault in complaints(packed, source)), name
@@ -140,7 +139,7 @@ NOT_IN_THE_ROWS = {
 
 def test_an_option_that_the_rows_contradict_is_named(made):
     packed, source = made
-    content = json.loads((packed / MANIFEST).read_text())
+    content = json.loads((packed / "manifest.json").read_text())
     made_with = PackOptions.from_dict(content["options"])
     options = {name: getattr(made_with, name) for name in options_of(PackOptions)}
     options["add_column"] = list(made_with.add_column)
@@ -177,7 +176,7 @@ def test_the_files_for_datasets_list_every_shard_once(tmp_path, change):
         "fewer": files[:-1], "twice": [*files, files[0]], "another order": files[::-1], "no list": None
     }[change]  # fmt: skip
     (packed / "state.json").write_text(json.dumps(state, indent=1) + "\n")
-    content = json.loads((packed / MANIFEST).read_text())
+    content = json.loads((packed / "manifest.json").read_text())
     content["files"]["state.json"] = xxhash.xxh3_128_hexdigest((packed / "state.json").read_bytes())
     seal(packed, content)
     assert list(packer.verify(packed)) == ["state.json does not list the shards of the manifest"]

@@ -12,7 +12,6 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.shards.files import MANIFEST
 from tests.helpers.loader import maps_of
 from tests.helpers.packed_rows import (
     MAX_LEN,
@@ -177,7 +176,7 @@ def refusal(folder: Path) -> str:
 
 def test_a_folder_without_a_packed_dataset_is_named(tmp_path):
     assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder; check the path"
-    assert refusal(tmp_path) == f"{tmp_path} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one"
+    assert refusal(tmp_path) == f"{tmp_path} is not a packed dataset: it has no manifest.json; `packer pack` makes one"
     (tmp_path / ".packer").mkdir()
     assert refusal(tmp_path) == f"{tmp_path} is an unfinished pack: repeat the command that began it, to finish it"
 
@@ -186,7 +185,7 @@ def test_a_folder_without_a_packed_dataset_is_named(tmp_path):
 def test_an_unknown_format_version_is_refused(tmp_path, version, remedy):
     out = make(tmp_path)
     edit_manifest(out, lambda content: content.update(format_version=version))
-    expected = f"{out / MANIFEST} has format version {version}, this package reads 2: {remedy} to another folder"
+    expected = f"{out}/manifest.json has format version {version}, this package reads 2: {remedy} to another folder"
     assert refusal(out) == expected
 
 

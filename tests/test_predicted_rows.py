@@ -1,15 +1,9 @@
 """`stats` predicts the rows that `pack` writes: groups, pairs and limits, from every kind of source."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import packer
-from packer.options import PackOptions
-from packer.output.job import Job
-from packer.pipeline.collect_figures import compare, dataset_figures
-from packer.pipeline.packing import pack as run_pack
 from tests.helpers.kept import KINDS as ALL_KINDS
 from tests.helpers.kept import write
 
@@ -23,9 +17,7 @@ def documents_of(count: int) -> list[list[int]]:
 
 
 def predicted_and_packed(source, out, options):
-    found = dataset_figures(source, options=options)
-    made = run_pack(source, options=options, job=Job(output=out, sync=False)).record
-    return found, made
+    return packer.stats(source, **options), packer.pack(source, out, sync=False, **options)
 
 
 def assert_alike(found, made):
@@ -65,7 +57,7 @@ def preferences(folder, kind):
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 def test_stats_predict_the_rows_of_groups(tmp_path, kinds):
-    options = PackOptions(max_len=48, algorithm="bfd", group_by="source", long="truncate")
+    options = {"max_len": 48, "algorithm": "bfd", "group_by": "source", "long": "truncate"}
     for number, source in enumerate(two_sources(tmp_path, kinds)):
         assert_alike(*predicted_and_packed(source, tmp_path / f"out-{number}", options))
 
@@ -78,13 +70,13 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
         images = [document * 5 % 8 for document in range(count)]
         columns = {"input_ids": documents_of(count), "images": images}
         sources.append(write(tmp_path / str(number), kind, columns))
-    options = PackOptions(max_len=48, long="drop", limit=("images:7",), max_segments=6)
+    options = {"max_len": 48, "long": "drop", "limit": ["images:7"], "max_segments": 6}
     for number, source in enumerate(sources):
         out = tmp_path / f"out-{number}"
         found, made = predicted_and_packed(source, out, options)
         assert_alike(found, made)
-        assert found.rows > dataset_figures(source, options=replace(options, limit=())).rows
-        lengths = compare(source, options, "max_len", [32, 48]).outcomes
+        assert found.rows > packer.stats(source, **{**options, "limit": []}).rows
+        lengths = packer.stats(source, **{**options, "max_len": [32, 48]}).outcomes
         assert lengths[-1].rows == found.rows
         assert max(int(row["images"].sum()) for row in packer.load(out)) <= 7
 
@@ -100,7 +92,7 @@ PAIRS = [{}, {"group_by": "source"}, {"algorithm": "sequential"}]
 )
 def test_stats_predict_the_rows_of_pairs(tmp_path, kind, options):
     source = preferences(tmp_path, kind)
-    options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": "drop", **options})
+    options = {"max_len": 64, "algorithm": "bfd", "pairs": True, "long": "drop", **options}
     found, made = predicted_and_packed(source, tmp_path / "out", options)
     assert_alike(found, made)
     assert sum(made.totals.documents_dropped.values())

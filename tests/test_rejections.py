@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError, SourceError
 from packer.json_records import REMEDY
-from packer.shards.manifest import Manifest
-from packer.shards.reader import read_manifest
 from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.from_text import documents_of
@@ -36,7 +34,7 @@ LISTS = {"input_ids": pa.list_(pa.int64()), "labels": pa.list_(pa.int64())}
 EMPTY = {"input_ids": [], "labels": []}
 
 
-def pack(source, out: Path, **options) -> Manifest:
+def pack(source, out: Path, **options) -> packer.Manifest:
     return packer.pack(source, out, **{"max_len": 16, "sync": False, "on_error": "skip", **options})
 
 
@@ -45,10 +43,10 @@ def listed(out: Path) -> list[dict]:
 
 
 def shards(out: Path) -> list[str]:
-    return [shard.xxh3_128 for shard in read_manifest(out).shards]
+    return [shard.xxh3_128 for shard in packer.load(out).manifest.shards]
 
 
-def assert_left_out(source, out: Path, bad: dict[int, str], **options) -> Manifest:
+def assert_left_out(source, out: Path, bad: dict[int, str], **options) -> packer.Manifest:
     """Pack a source, and check what is said of the documents that are left out, given their reasons."""
     manifest = pack(source, out, **options)
     found = listed(out)

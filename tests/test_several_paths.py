@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.stores.paths import PathList
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.opening import open_source
@@ -165,7 +164,7 @@ def test_a_split_is_chosen_in_every_folder_and_files_are_read_whatever_their_nam
         write_documents(Path(name), [[number]])
 
     def tokens(*paths, split=None):
-        return [tokens[0] for tokens in read_decoded(open_source(PathList(paths), split=split))[0]]
+        return [tokens[0] for tokens in read_decoded(open_source([*paths], split=split))[0]]
 
     assert tokens("two", "one", split="train") == [2, 0]
     assert tokens("test.jsonl", "one", split="train") == [4, 0]

@@ -5,9 +5,6 @@ import logging
 import pytest
 
 import packer
-from packer.options import ReadOptions
-from packer.output.job import Job
-from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, GLM, auto_tokenizer, save_glm, save_tokenizer
 from tests.helpers.pack import segments_in
 from tests.helpers.packed_trees import answers_in
@@ -126,8 +123,7 @@ def test_answers_without_a_trained_stop_token_are_counted(tmp_path, caplog, temp
     (warning,) = warnings
     assert warning.startswith("3 answers end without a trained stop token")
     caplog.clear()
-    options = ReadOptions(tokenizer=tokenizer)
-    tokenize(tmp_path / "chats.jsonl", options=options, job=Job(output=tmp_path / "tokens"))
+    packer.tokenize(tmp_path / "chats.jsonl", tmp_path / "tokens", tokenizer=tokenizer)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == warnings
 
 

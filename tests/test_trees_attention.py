@@ -21,7 +21,6 @@ from torch.nn.attention.flex_attention import create_mask, flex_attention  # noq
 from torch.nn.functional import log_softmax, logsigmoid  # noqa: E402
 
 from packer.attention import IMPLEMENTATION, document_attention  # noqa: E402
-from packer.isolation.check_model import check  # noqa: E402
 from tests.helpers.families import (  # noqa: E402
     ENCODERS,
     FAMILIES,
@@ -528,7 +527,7 @@ def test_batches_that_are_not_whole_are_refused(changes, message, forest):
 @pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in OURS])
 def test_other_models_are_never_called_safe_for_trees(family):
-    (verdict,) = check(tiny_model(family), [IMPLEMENTATION])
+    (verdict,) = packer.check(tiny_model(family), [IMPLEMENTATION])
     assert verdict.trees == "refuses"
     with pytest.raises((PackerError, TypeError)):
         packer.attention.use(tiny_model(family))(**random_forest(0, vocabulary=VOCABULARY).batch())

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import packer
-from packer.shards.files import MANIFEST
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import refused, run, succeeded
 from tests.helpers.packed_rows import (
@@ -77,7 +76,7 @@ def test_a_small_file_named_by_a_path_is_refused(folder, name):
     assert all("is not a plain file name" in line for line in refusals(folder))
 
 
-@pytest.mark.parametrize("name", ["data-00001*", "state.json", MANIFEST])
+@pytest.mark.parametrize("name", ["data-00001*", "state.json", "manifest.json"])
 @pytest.mark.parametrize("where", ["elsewhere", "in the folder", "nowhere"])
 def test_a_symbolic_link_is_refused_with_the_remedy(folder, name, where):
     (path,) = folder.glob(name)
@@ -112,7 +111,7 @@ def test_a_snapshot_of_the_hub_in_its_cache_is_refused_and_its_copy_read(folder,
     assert list(packer.verify(tmp_path / "copy", tmp_path / "source.arrow")) == []
 
 
-@pytest.mark.parametrize("name", ["data-00001*", "dataset_info.json", MANIFEST])
+@pytest.mark.parametrize("name", ["data-00001*", "dataset_info.json", "manifest.json"])
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
 def test_a_pipe_or_folder_instead_of_a_file_is_refused_at_once(folder, name, kind):
     (path,) = folder.glob(name)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 import packer
 from packer import PackerError
 from packer.column_names import PADDING
-from packer.shards.reader import read_manifest
 from tests.helpers import json_paths
 from tests.helpers.json_paths import values_in
 from tests.helpers.packed_rows import MAX_LEN, edit_manifest, fit_manifest, make, seal, write_source
@@ -179,7 +178,7 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
 
 def test_more_documents_than_fit_in_memory_are_refused_even_if_all_counts_agree(tmp_path):
     packed = make(tmp_path, LENGTHS)
-    content = read_manifest(packed).to_dict()
+    content = packer.load(packed).manifest.to_dict()
     for path, value in values_in(content):
         if type(value) is int and path[0] != "shards" and path[-1] in ("documents", "rows", "empty"):
             content = json_paths.replaced(content, path, 2**45)

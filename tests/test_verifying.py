@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 import packer
-from packer.options import PackOptions
-from packer.pipeline.collect_figures import dataset_figures
 from tests.helpers.kept import write
 from tests.helpers.verifying import change_rows
 
@@ -150,7 +148,7 @@ def test_a_shuffled_dataset_with_masks_is_verified_and_measured_as_it_is_packed(
     manifest = packer.pack(dataset, out, max_len=16)
     assert packer.verify(out, dataset)
     assert not packer.verify(out, dataset.shuffle(seed=4))
-    assert dataset_figures(dataset, options=PackOptions(max_len=16)).rows == manifest.rows
+    assert packer.stats(dataset, max_len=16).rows == manifest.rows
 
 
 @pytest.mark.parametrize("lengths", [[40, 100], [100, 100, 3], [65], [64, 200, 64]], ids=str)
