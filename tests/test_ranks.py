@@ -328,7 +328,8 @@ def test_ranks_killed_at_any_stage_are_replaced(tmp_path, out, monkeypatch, stag
     assert hashes(out) == hashes(tmp_path / "expected")
 
 
-@pytest.mark.parametrize("begun_before", [False, True])
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize("begun_before", [True, False])
 def test_a_rank_that_stops_while_it_prepares_the_output_is_replaced(tmp_path, monkeypatch, begun_before):
     source, out, options = as_files(tmp_path), tmp_path / "out", options_of({"algorithm": "mixed", "workers": 1})
     packer.pack(source, tmp_path / "expected", **options)

@@ -89,6 +89,7 @@ def test_files_are_read_at_any_place(bucket):
         assert b"".join(iter(lambda: file.read(1 << 16), b"")) == CONTENT
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("faults", [{"status": 503, "every": 2}, {"cut": True, "every": 2}], ids=["503", "cut"])
 def test_every_second_request_may_fail(bucket, store_server, quick, tmp_path, faults):
     path = bucket / "data.bin"

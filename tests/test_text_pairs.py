@@ -140,6 +140,7 @@ def test_tokens_and_labels_are_those_of_trl(tokenizer, adding_tokenizer, kind):
         assert read(records(kind), path) == with_trl(made, auto_tokenizer(path))
 
 
+@pytest.mark.nightly
 def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(shared_data):
     pytest.importorskip("trl")
     lines = (shared_data / "corpora" / "gsm8k.jsonl").read_text().splitlines()[:20]

@@ -65,7 +65,7 @@ def damage(draw, rows: list[dict], options: PackOptions) -> None:
         row[name][at] = draw(values.get(name, st.integers(0, 50)))
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(packings(), st.data())
 def test_every_change_of_the_rows_is_found(packing, data):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
