@@ -202,7 +202,7 @@ def test_a_wrong_text_is_named(opened, record, words):
         (
             recognize({"messages": []}, "x"),
             "completion",
-            "of messages: choose assistant or each-answer or all",
+            "of messages: choose assistant or last or each-answer or all",
         ),
     ],
 )
