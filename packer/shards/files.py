@@ -190,8 +190,8 @@ def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool
     """Return the first file that was written, renamed or copied after the record. Returns None if there is none.
 
     The record is written last. The clock of a store may differ from this machine's, so files in a store must be an hour
-    older than the record. With `in_content`, only the time of the last write counts, which renaming keeps and copying
-    may keep.
+    older than the record. With `in_content`, only the time of the last write counts; renaming and some copies keep this
+    time.
     """
     written = record.stat().st_mtime_ns
     if isinstance(record, RemotePath):
