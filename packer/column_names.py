@@ -10,12 +10,7 @@ TREE_INPUT_IDS = "tree_input_ids"
 TOKEN_COLUMNS = ("input_ids", TREE_INPUT_IDS, "labels", "position_ids")
 """Columns of max_len int32 values per row, in the order on disk; a row has only one of the first two."""
 
-SEGMENT_COLUMNS = {
-    "seq_lengths": "int32",
-    "seq_tokens": "int32",
-    "doc_ids": "int64",
-    "doc_starts": "int32",
-}
+SEGMENT_COLUMNS = {"seq_lengths": "int32", "seq_tokens": "int32", "doc_ids": "int64", "doc_starts": "int32"}
 """Columns with one value per segment, in the order on disk, and their types. A padding tail counts as a segment."""
 
 ROLES = ("chosen", "rejected")

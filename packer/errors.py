@@ -58,10 +58,7 @@ class OtherSourceError(PackerError):
 
 
 class SourceError(PackerError):
-    """The content of the source is at fault, so that repeating the same command cannot help.
-
-    The unfinished output is removed.
-    """
+    """The content of the source is at fault, so repeating the command cannot help. The unfinished output is removed."""
 
 
 class StoreError(OSError):

@@ -404,10 +404,7 @@ class Totals(PlanTotals):
     """Number of trained tokens in segments that do not begin their document, and so do not see its beginning."""
 
     tokens_trained_truncated: Count | None = None
-    """Number of trained tokens that truncation cuts off.
-
-    None without truncation, or if no labels say which tokens are trained.
-    """
+    """Number of trained tokens that truncation cuts off; None without truncation, or without labels."""
 
     tokens_stripped: Count | None = None
     """Number of token ids that were padding in the source, and are not counted in `tokens`; None if there are none."""

@@ -36,10 +36,7 @@ def html_table(title: str, lines: Iterable[Sequence[str]], *, head: Sequence[str
 
 
 def render_bars(labels: Sequence[str], counts: Sequence[int]) -> str:
-    """Draw one line per label with its count, its share and a bar proportional to the count.
-
-    Every count above 0 has a bar.
-    """
+    """Draw a line per label: its count, its share and a bar proportional to the count, if the count is above 0."""
     total, largest = sum(counts), max(counts)
     lines = []
     for label, count in zip(labels, counts, strict=True):

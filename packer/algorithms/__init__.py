@@ -39,11 +39,7 @@ class Arranger(Protocol):
     """Signature of an order algorithm."""
 
     def __call__(
-        self,
-        lengths: NDArray[np.int32],
-        max_len: int,
-        max_segments: int | None = None,
-        open_row: OpenRow | None = None,
+        self, lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
     ) -> OrderedRows:
         """Arrange documents in rows of `max_len` tokens.
 

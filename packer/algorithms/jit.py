@@ -90,10 +90,7 @@ _is_compiling = False  # whether all kernels are compiled from now on
 
 
 class _Kernel:
-    """A kernel that is compiled on first use.
-
-    Compiled kernels that call it get its dispatcher through `_numba_type_`.
-    """
+    """A kernel, compiled on first use. Compiled kernels that call it get its dispatcher through `_numba_type_`."""
 
     def __init__(self, function: Callable[..., object], *, may_run_plain: bool) -> None:
         functools.update_wrapper(self, function)

@@ -73,14 +73,7 @@ class Mix:
         return Rows.joined([_draw_most(order, max_len, max_segments, far=self.far).part(0, self.drawn), rest])
 
 
-def mix(
-    order: NDArray[np.int32],
-    max_len: int,
-    max_segments: int | None,
-    *,
-    always_draws: bool,
-    work: int,
-) -> Mix:
+def mix(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, always_draws: bool, work: int) -> Mix:
     """Choose how many rows to draw: the largest number that needs no more rows than the solver alone.
 
     order: extents in random order, int32, shape (segments,). work: work limit of the solver for all segments. The

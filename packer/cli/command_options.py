@@ -53,12 +53,7 @@ class CommandOptions:
         commands=("stats",),
     )
     accumulation: int | None = option(
-        None,
-        "Rows per rank in an optimizer step.",
-        GENERAL,
-        least=1,
-        default_words="1",
-        commands=("stats",),
+        None, "Rows per rank in an optimizer step.", GENERAL, least=1, default_words="1", commands=("stats",)
     )
     model: str | None = option(
         None,

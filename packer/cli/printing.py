@@ -36,14 +36,9 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(visible(text), err=err)
 
 
-def echo_styled(text: str) -> None:
-    """Print a text whose parts are `styled` or `visible`, in color even if stdout is not a terminal."""
-    click.echo(text, color=True)
-
-
-def styled(text: str, **style: Any) -> str:
-    """Return a text in a style of `click.style`."""
-    return click.style(visible(text), **style)
+def echo_painted(text: Callable[[Callable[..., str]], str]) -> None:
+    """Print a text in color, even if stdout is not a terminal. `text` gets a function that styles its parts."""
+    click.echo(text(lambda part, **style: click.style(visible(part), **style)), color=True)
 
 
 def echo_json(content: object, default: Callable[[Any], Any] | None = None) -> None:

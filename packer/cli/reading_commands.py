@@ -15,7 +15,7 @@ import click
 
 from packer.algorithms import ALGORITHMS
 from packer.cli.command import ARGUMENTS, ParamType, UserPath, command, source_of
-from packer.cli.printing import NOT_RIGHT, echo, echo_json, echo_styled, styled
+from packer.cli.printing import NOT_RIGHT, echo, echo_json, echo_painted
 from packer.errors import PackerError
 from packer.options.option import as_lengths
 from packer.plain_text import render_table
@@ -37,13 +37,7 @@ if TYPE_CHECKING:
 )
 @click.argument("packed", type=UserPath())
 def verify(
-    packed: AnyPath,
-    *,
-    tokenizer: str | None,
-    sources: tuple[str, ...],
-    workers: int | None,
-    engine: str,
-    as_json: bool,
+    packed: AnyPath, *, tokenizer: str | None, sources: tuple[str, ...], workers: int | None, engine: str, as_json: bool
 ) -> None:
     """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source.
 
@@ -324,6 +318,6 @@ def show(
     if as_json:
         echo_json(found.to_dict())
     elif color:
-        echo_styled(found.text(styled))
+        echo_painted(found.text)
     else:
         echo(found.text())

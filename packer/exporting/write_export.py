@@ -227,13 +227,7 @@ def _complete_export(
 
 
 def _write_files(
-    dataset: PackedDataset,
-    target: Target,
-    eos: Eos | None,
-    schema: pa.Schema,
-    compression: str,
-    store: Store,
-    job: Job,
+    dataset: PackedDataset, target: Target, eos: Eos | None, schema: pa.Schema, compression: str, store: Store, job: Job
 ) -> tuple[WrittenFile, ...]:
     """Write the files of each shard, which depend only on the shard, the target and the options.
 

@@ -297,12 +297,7 @@ def _probe_of(
 ) -> StepProbe:
     """Return documents in rows of a format, of tokens that are not special."""
     return StepProbe.of(
-        make,
-        max_len=sum(rows[0]),
-        ids=_ordinary_tokens(model),
-        tolerance=TOLERANCE,
-        shares=rows,
-        has_tree=has_tree,
+        make, max_len=sum(rows[0]), ids=_ordinary_tokens(model), tolerance=TOLERANCE, shares=rows, has_tree=has_tree
     )
 
 

@@ -56,10 +56,7 @@ Conflict: TypeAlias = tuple[Sequence[str], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions(JsonRecord):
-    """Options for reading a source and turning text into tokens.
-
-    `PackOptions` adds the options of the later stages.
-    """
+    """Options for reading a source and turning text into tokens. `PackOptions` adds the options of the later stages."""
 
     split: str | None = option(
         None,
@@ -245,11 +242,7 @@ class ReadOptions(JsonRecord):
     @property
     def made_columns(self) -> tuple[str, ...]:
         """Columns with one value per segment that are created when the source is read."""
-        made = {
-            RECORD_IDS: self.numbers_records,
-            ANSWER: self.numbers_records,
-            TREE: self.has_trees,
-        }
+        made = {RECORD_IDS: self.numbers_records, ANSWER: self.numbers_records, TREE: self.has_trees}
         return tuple(name for name, is_made in made.items() if is_made)
 
     @property

@@ -133,11 +133,8 @@ def _is_begun(out: AnyPath) -> bool:
     work = out / WORK
     if all(path.name == WORK for path in out.iterdir()):
         return work.is_dir()
-    return (work / REQUEST).is_file() or (isinstance(work, Path) and _has_content(work / LOCK))
-
-
-def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
+    lock = work / LOCK
+    return (work / REQUEST).is_file() or (isinstance(lock, Path) and lock.is_file() and lock.stat().st_size > 0)
 
 
 def _locked(output: Output, request: Request | None, busy: str, run: RunOptions) -> tuple[FileLock, Output]:
@@ -189,17 +186,12 @@ def _prepare(lock: FileLock, *, output: Output, request: Request | None, run: Ru
         if not folder.is_dir():
             delete(folder)  # damaged
             folder.mkdir()
-    _remove_leftovers(output.spill)
+    for left in output.spill.iterdir():
+        if left.name.startswith(".") or not left.is_file():
+            delete(left)
     assert output.request is not None
     output.store.put(f"{WORK}/{REQUEST}", output.request)
     lock.write(content)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove hidden files and all folders."""
-    for left in folder.iterdir():
-        if left.name.startswith(".") or not left.is_file():
-            delete(left)
 
 
 def _refuse_finished(output: Output) -> None:

@@ -192,8 +192,6 @@ class Output:
     """Where it is built: in `out` itself, or in a hidden folder next to it."""
 
     kind: OutputKind
-    """Kind of the output."""
-
     is_shared: bool = False
     """Whether other processes may write to the output; files of unknown processes are then kept."""
 

@@ -258,7 +258,17 @@ def compare(
             begun, compiled = time.perf_counter(), compile_seconds()
             plan = measured.plan(changed)
             seconds = time.perf_counter() - begun - (compile_seconds() - compiled)
-            outcomes.append(replace(_figures_of(plan, changed, documents_per_step), seconds=seconds))
+            rows = figures_of_plan(plan, changed.max_len)
+            outcomes.append(
+                Figures(
+                    options=changed,
+                    totals=plan.totals,
+                    histogram=rows.histogram,
+                    documents_per_step=documents_per_step,
+                    measured_rows=rows,
+                    seconds=seconds,
+                )
+            )
         except (PackerError, MemoryError) as error:
             if by == "max_len":
                 raise
@@ -270,18 +280,6 @@ def compare(
     if by == "algorithm":
         outcomes.sort(key=lambda figures: (figures.rows, figures.seconds))
     return Comparison(by=by, outcomes=tuple(outcomes), failures=failures)
-
-
-def _figures_of(plan: Plan, options: PackOptions, documents_per_step: int) -> Figures:
-    """Return the figures of one of the compared plans."""
-    rows = figures_of_plan(plan, options.max_len)
-    return Figures(
-        options=options,
-        totals=plan.totals,
-        histogram=rows.histogram,
-        documents_per_step=documents_per_step,
-        measured_rows=rows,
-    )
 
 
 SAMPLED_ROWS = 20

@@ -126,7 +126,7 @@ class RowContents:
             else:
                 cells = [
                     f"{len(segment['input_ids']):,}",
-                    _name(segment),
+                    f"{segment['doc_id']:,}",
                     f"{segment['doc_start']:,}",
                     _trained(segment),
                     *("?" if segment[key] is None else str(segment[key]) for key in self.origin),
@@ -158,12 +158,12 @@ class RowContents:
         With color, trained tokens are bold and context is dim. Without color, trained tokens are between [[ and ]].
         """
         for segment in segments:
-            first, tokens = segment["doc_start"], len(segment["input_ids"])
-            head = f"document {_name(segment)}, tokens {first:,} to {first + tokens - 1:,}, {_trained(segment)} trained"
+            first, last = segment["doc_start"], segment["doc_start"] + len(segment["input_ids"]) - 1
+            what = f"document {segment['doc_id']:,}, tokens {first:,} to {last:,}, {_trained(segment)} trained"
             if segment["doc_id"] < 0:
-                head = f"padding, {count_of(segment['extent'], 'token')}"
+                what = f"padding, {count_of(segment['extent'], 'token')}"
             origin = [f", {key} {segment[key]}" for key in self.origin if segment.get(key) is not None]
-            head = f"segment {segment['segment']}: {head}{''.join(origin)}"
+            head = f"segment {segment['segment']}: {what}{''.join(origin)}"
             yield head if paint is None else _painted(segment, head, paint)
             for number, part in enumerate(_branches(segment)):
                 after = f"after {part['parent']}" if part["parent"] >= 0 else "at the beginning"
@@ -328,11 +328,6 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
         found.append(segment)
         place += segment["extent"]
     return found
-
-
-def _name(segment: Segment) -> str:
-    """Return the number of the segment's document as text."""
-    return "padding" if segment["doc_id"] < 0 else f"{segment['doc_id']:,}"
 
 
 def _trained(segment: Segment) -> str:

@@ -148,13 +148,7 @@ def _check_complete(out: Path, report: TokenizeReport, request: Request, opened:
 
 
 def _write(
-    folder: Output,
-    opened: Source,
-    watch: Watch,
-    request: Request,
-    tokenizer: str,
-    engine: Engine,
-    progress: Progress,
+    folder: Output, opened: Source, watch: Watch, request: Request, tokenizer: str, engine: Engine, progress: Progress
 ) -> tuple[TokenizeReport, Mapping[str, int]]:
     """Tokenize into a claimed folder, with file names as in `datasets`. Returns (report, counts of the encoder)."""
     pieces = cut_source(opened, folder.spill)

@@ -19,14 +19,7 @@ from packer.progress import Progress, TaskSums
 from packer.shards.files import all_shard_names, shard_name, shard_number
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
-from packer.shards.writer import (
-    BadTokenError,
-    Counts,
-    KeptValues,
-    TokenColumns,
-    build_batch,
-    write_shard,
-)
+from packer.shards.writer import BadTokenError, Counts, KeptValues, TokenColumns, build_batch, write_shard
 from packer.signals import raise_if_interrupted
 from packer.sources.documents import reading
 from packer.sources.source import Documents, Watch
@@ -109,7 +102,6 @@ class ShardTask:
     watch: Watch
     maker: ShardMaker
     shards: int
-    """Total number of shards."""
 
     def __call__(self, shard: int) -> ShardEntry:
         """Write a shard and return its entry."""

@@ -111,12 +111,7 @@ class Plot:
 
 
 def histogram_plot(
-    title: str,
-    bins: Sequence[str],
-    series: Series,
-    *,
-    ticks: Sequence[str],
-    marks: Mapping[str, float],
+    title: str, bins: Sequence[str], series: Series, *, ticks: Sequence[str], marks: Mapping[str, float]
 ) -> Plot:
     """Draw the shares of each series in bins of equal width, side by side, with a scale in percent.
 

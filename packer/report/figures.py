@@ -16,17 +16,7 @@ from numpy.typing import NDArray
 
 from packer.json_records import PlanTotals
 from packer.options import PackOptions
-from packer.plain_text import (
-    count_of,
-    fewest,
-    folded,
-    html_table,
-    percent,
-    render_bars,
-    render_table,
-    rounded,
-    share,
-)
+from packer.plain_text import count_of, fewest, folded, html_table, percent, render_bars, render_table, rounded, share
 from packer.report.charts import ShownRow
 from packer.report.measures import (
     Distribution,

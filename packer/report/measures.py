@@ -369,11 +369,7 @@ class RowSums:
             some = lengths[borders[0] : borders[-1]].astype(np.int64)
             self._add_block(some, borders[:-1] - borders[0])
 
-    def _add_block(
-        self,
-        lengths: NDArray[np.int64],
-        firsts: NDArray[np.integer[Any]],
-    ) -> None:
+    def _add_block(self, lengths: NDArray[np.int64], firsts: NDArray[np.integer[Any]]) -> None:
         logs = np.log(lengths)
         tokens = np.add.reduceat(lengths, firsts)
         row_logs = np.add.reduceat(lengths * logs, firsts)

@@ -264,8 +264,5 @@ def compact(value: int) -> str:
     return f"{value:,}"
 
 
-SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
-    "rows": rows_section,
-    "lengths": lengths_section,
-}
+SECTIONS: dict[str, Callable[[Figures], Section | None]] = {"rows": rows_section, "lengths": lengths_section}
 """Functions that make the sections, by name, in the order of the page."""

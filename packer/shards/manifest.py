@@ -41,8 +41,6 @@ class Manifest:
     """
 
     options: PackOptions
-    """Options of the pack."""
-
     source: SourceIdentity
     """Relative names, sizes, documents and tokens of the source files, and a hash of all lengths."""
 

@@ -20,13 +20,7 @@ from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
 from packer.signals import CURRENT_TASK
-from packer.token_memory import (
-    Spans,
-    TokenColumn,
-    count_trained,
-    gather,
-    gather_bytes,
-)
+from packer.token_memory import Spans, TokenColumn, count_trained, gather, gather_bytes
 
 
 class BadTokenError(Exception):
@@ -132,11 +126,7 @@ def _token_arrays(
 
 
 def token_columns(
-    spans: Spans,
-    gaps: NDArray[np.int64],
-    seq_lengths: NDArray[np.int64],
-    source: TokenColumns,
-    row_format: RowFormat,
+    spans: Spans, gaps: NDArray[np.int64], seq_lengths: NDArray[np.int64], source: TokenColumns, row_format: RowFormat
 ) -> dict[str, NDArray[Any]]:
     """Copy the per-token values of consecutive rows. Returns new arrays of shape (tokens,), by column.
 

@@ -438,10 +438,7 @@ class ArrowReader(Reader):
         return Lists(reader, has_labels, mapped if all(plain_type(kind).equals(kind) for kind in kinds) else None)
 
     def cut(self, size: int) -> Sequence[ArrowReader]:
-        """Cut into runs of equally many records.
-
-        Compressed and remote files stay whole: every piece would read all of the file.
-        """
+        """Cut into runs of equally many records, except compressed and remote files: a piece would read the whole."""
         is_read_whole = self.whole or isinstance(self.file.path, RemotePath)
         pieces = 1 if is_read_whole else max(1, min(self.file.bytes // size, self.rows))
         bounds = pairwise(self.rows * piece // pieces for piece in range(pieces + 1))

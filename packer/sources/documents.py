@@ -42,13 +42,7 @@ class DocumentError(Exception):
     """
 
     def __init__(
-        self,
-        row: int,
-        message: str,
-        place: str | None = None,
-        *,
-        reason: Reason | None = None,
-        of_record: bool = False,
+        self, row: int, message: str, place: str | None = None, *, reason: Reason | None = None, of_record: bool = False
     ) -> None:
         super().__init__(message)
         self.row = row
@@ -203,10 +197,7 @@ class Found(NamedTuple):
     """Padding token of the tokenizer, as stored in the report of `packer tokenize`."""
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call a task for each item (a file, or an object made from it).
-
-        Uses threads if files are in object storage.
-        """
+        """Call a task for each item (a file, or an object made from it), in threads for files in object storage."""
         if any(isinstance(file.path, RemotePath) for file in self.files):
             return opened_in_parallel(task, items)
         return [*map(task, items)]

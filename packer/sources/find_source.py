@@ -20,14 +20,7 @@ from packer.errors import PackerError
 from packer.shards.files import MANIFEST, WORK
 from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.format_reader import BIN, OLMO_MASKS, OLMO_TOKENS
-from packer.sources.formats import (
-    FORMATS,
-    ending_of,
-    format_by_name,
-    is_data,
-    known_formats,
-    require_regular,
-)
+from packer.sources.formats import FORMATS, ending_of, format_by_name, is_data, known_formats, require_regular
 from packer.sources.hugging_face import (
     README,
     SPLITS,
@@ -265,10 +258,7 @@ def _find_configuration(folder: AnyPath, chosen: Configuration, split: str | Non
 
 
 def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
-    """Name files relative to the root of the source.
-
-    Raises a PackerError if there are no files, or if one is a pipe or device.
-    """
+    """Name files relative to the root of the source. Raises a PackerError for no files, pipes and devices."""
     if not files:
         raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
     named = [(pinned(file), _relative(file, root)) for file in files]

@@ -192,10 +192,7 @@ class Reader(Protocol):
 
 @contextmanager
 def opened(path: AnyPath) -> Iterator[tuple[pa.NativeFile, pa.NativeFile]]:
-    """Open a file, local or in object storage.
-
-    Yields the file and its content, decompressed according to its ending.
-    """
+    """Open a local or remote file. Yields the file and its content, decompressed according to its ending."""
     with pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.OSFile(str(path)) as file:
         codec = CODECS.get(path.suffix)
         yield file, pa.CompressedInputStream(file, codec) if codec else file

@@ -38,10 +38,7 @@ class InputFormat:
     """Possible first bytes of a file; empty if files are recognized only by name."""
 
     alone: bool = False
-    """Whether files of this format are read only in a folder without other formats.
-
-    Otherwise, they may be mere notes.
-    """
+    """Whether these files are read only in folders without other formats, where they are no mere notes."""
 
     reader: str
     """Module and name of the reader class, such as "packer.sources.parquet.ParquetReader"; imported on first use."""
@@ -88,10 +85,7 @@ FORMATS: dict[str, InputFormat] = {
         reader="packer.sources.arrow_files.ArrowReader",
     ),
     "parquet": InputFormat(
-        title="Parquet",
-        endings=(".parquet",),
-        magic=(b"PAR1",),
-        reader="packer.sources.parquet.ParquetReader",
+        title="Parquet", endings=(".parquet",), magic=(b"PAR1",), reader="packer.sources.parquet.ParquetReader"
     ),
     "jsonl": InputFormat(
         title="JSON",
@@ -107,10 +101,7 @@ FORMATS: dict[str, InputFormat] = {
         reader="packer.sources.token_files.IndexedReader",
     ),
     "datatrove": InputFormat(
-        title="datatrove's tokens",
-        endings=(".ds",),
-        alone=True,
-        reader="packer.sources.token_files.DatatroveReader",
+        title="datatrove's tokens", endings=(".ds",), alone=True, reader="packer.sources.token_files.DatatroveReader"
     ),
     "array": InputFormat(
         title="bare arrays",

@@ -37,10 +37,7 @@ class ParquetReader(Reader):
     """Decoded size of each row group in bytes; for token lists, the size of the token column."""
 
     row_sizes: tuple[float, ...] = ()
-    """Mean size of a row in each row group, in tokens or bytes of text.
-
-    Lists of lists in other columns may enlarge it.
-    """
+    """Mean size of a row in each row group, in tokens or bytes of text; lists of lists may enlarge it."""
 
     holds_lists: bool = False
     """Whether the file is read as token lists, for which larger blocks are decoded together."""

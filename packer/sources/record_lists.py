@@ -15,14 +15,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, CONTENT_HASH, LOSS_WEIGHTS, NO_LOSS, ROLES, TREE
 from packer.errors import PackerError, SourceError
 from packer.options import ReadOptions
-from packer.sources.column_types import (
-    Fields,
-    as_plain,
-    find_columns,
-    is_list,
-    loss_columns,
-    require_column,
-)
+from packer.sources.column_types import Fields, as_plain, find_columns, is_list, loss_columns, require_column
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.documents import (
     COLUMNS,

@@ -47,7 +47,8 @@ from packer.sources.inputs import DecodedInput, Input, MappedLists, open_lists
 from packer.sources.json_files import filled_line_numbers
 from packer.sources.list_checks import int32_lists, runs, stored_weights
 from packer.sources.source import Rejections, Source
-from packer.stores import AnyPath, each_opened_at
+from packer.stores import AnyPath, RemotePath
+from packer.stores.buckets import opened_in_parallel
 from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
 
@@ -386,12 +387,7 @@ class Piece:
 
 
 def write_stream(
-    path: AnyPath,
-    batches: Iterable[Batch],
-    columns: Columns,
-    *,
-    has_labels: bool,
-    sync: bool = False,
+    path: AnyPath, batches: Iterable[Batch], columns: Columns, *, has_labels: bool, sync: bool = False
 ) -> str:
     """Write the checked batches of an input as a stream, which is renamed when complete. Returns its hash.
 
@@ -551,4 +547,5 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
 
 def _open_all(pieces: Sequence[Piece]) -> list[MappedLists]:
     """Map the streams of all pieces; in object storage, several at the same time."""
-    return each_opened_at(pieces[0].path, Piece.open, pieces) if pieces else []
+    is_remote = any(isinstance(piece.path, RemotePath) for piece in pieces)
+    return opened_in_parallel(Piece.open, pieces) if is_remote else [piece.open() for piece in pieces]

@@ -8,6 +8,6 @@ buckets.py       buckets, opened once per process, and requests to them
 mirror.py        `Mirror`, memory as large as an object, into which parts of the object are fetched
 """
 
-from packer.stores.remote_path import AnyPath, RemotePath, any_path, each_opened_at, is_remote, pinned
+from packer.stores.remote_path import AnyPath, RemotePath, any_path, is_remote, pinned
 
-__all__ = ["AnyPath", "RemotePath", "any_path", "each_opened_at", "is_remote", "pinned"]
+__all__ = ["AnyPath", "RemotePath", "any_path", "is_remote", "pinned"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from packer.errors import PackerError, StoreError
-from packer.stores.buckets import PART, SCHEMES, in_parallel, opened_bucket, opened_in_parallel, requested, submitted
+from packer.stores.buckets import PART, SCHEMES, in_parallel, opened_bucket, requested, submitted
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -324,11 +324,6 @@ def any_path(path: str | AnyPath) -> AnyPath:
 def pinned(path: AnyPath) -> AnyPath:
     """Return the path of the version that was listed, or that exists now. Returns local paths unchanged."""
     return path.pinned() if isinstance(path, RemotePath) else path
-
-
-def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Call a function that opens a file in `folder` for each item, several at a time in object storage."""
-    return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
 
 
 _FIRST = 64 << 10  # bytes of the first request: enough to read the beginning of a file in one request

@@ -87,7 +87,7 @@ class Folder:
         """
         path = self.root / name
         try:
-            with open(path, "rb", opener=_open_at_once) as file:
+            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise FileNotFoundError(errno.ENOENT, "it is not a regular file", str(path))
                 if most is not None or os.fstat(file.fileno()).st_size < _MAPPED:
@@ -224,11 +224,6 @@ class Folder:
     def _sync(self, path: Path) -> None:
         if self.sync:
             sync_path(path)
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without blocking, in case it is a pipe without a writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @dataclass(frozen=True, slots=True)

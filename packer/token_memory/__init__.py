@@ -8,7 +8,6 @@ from packer.token_memory.token_column import (
     gather,
     gather_bytes,
     lengths_of,
-    lies_in_store,
     list_lengths,
 )
 
@@ -20,6 +19,5 @@ __all__ = [
     "gather",
     "gather_bytes",
     "lengths_of",
-    "lies_in_store",
     "list_lengths",
 ]

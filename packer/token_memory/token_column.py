@@ -89,11 +89,7 @@ class TokenColumn:
 
     @classmethod
     def of_lists(
-        cls,
-        firsts: NDArray[np.int64],
-        codes: NDArray[np.int64],
-        widths: NDArray[np.int64],
-        owners: tuple[object, ...],
+        cls, firsts: NDArray[np.int64], codes: NDArray[np.int64], widths: NDArray[np.int64], owners: tuple[object, ...]
     ) -> TokenColumn:
         """Describe separate lists of unknown lengths. Only a span of each list's values must be in memory.
 
@@ -446,7 +442,7 @@ def fetched_spans(
         OSError: the store cannot be read.
         PackerError: the disk of temporary files is full.
     """
-    if not any(map(lies_in_store, columns.values())):
+    if not any(is_mirrored(column.addresses.values) for column in columns.values()):
         return columns, lists
     located = [(column.addresses, *find_values(column.addresses, lists, starts)) for column in columns.values()]
     found = np.array([addresses for _, addresses, _ in located]).astype(np.int64)
@@ -459,8 +455,3 @@ def fetched_spans(
         for i, name in enumerate(columns)
     }
     return made, np.arange(len(lists))
-
-
-def lies_in_store(column: TokenColumn) -> bool:
-    """Whether values of a column are in object storage."""
-    return is_mirrored(column.addresses.values)
