@@ -16,6 +16,7 @@ from packer.plan.make_plan import plan_lengths
 from packer.plan.segments import cut_documents
 from packer.report.measures import RowSums
 from tests.helpers import naive
+from tests.helpers.histograms import read_histogram
 from tests.helpers.small import shrink
 
 
@@ -271,6 +272,16 @@ def test_shards_of_any_size_are_as_many_as_their_rows_need(rows_per_shard, max_l
     assert len(shards) == -(-plan.totals.rows // rows_per_shard)
 
 
+@pytest.mark.usefixtures("real_partitions")
+def test_a_sorted_source_packs_in_nearly_as_few_rows_as_all_documents_at_once(shared_data):
+    """Rows of at most 3 segments need partitions with almost the same lengths."""
+    histogram = read_histogram(shared_data / "histograms" / "wikipedia_bert_512.csv") // 8
+    lengths = np.repeat(np.arange(len(histogram), dtype=np.int32), histogram)
+    plan = plan_lengths(lengths, PackOptions(max_len=512, algorithm="bfd", max_segments=3))
+    assert partitions_in(plan) > 8
+    assert plan.totals.rows < 1.0003 * get_algorithm("bfd").solve(histogram, 3).packs
+
+
 def test_a_partition_may_be_several_shards(monkeypatch):
     """They are parts of the same rows, each made alone, in any order."""
     shrink(monkeypatch, partition_tokens=300 * 2048)
@@ -311,7 +322,7 @@ def test_shards_are_alike_if_documents_have_few_lengths():
     fills = [shard.lengths.sum() / (len(shard.row_starts) - 1) for shard in shards]
     depths = [np.diff(shard.row_starts).mean() for shard in shards]
     assert max(fills) < 1.05 * min(fills)
-    assert max(depths) < 1.05 * min(depths)
+    assert max(depths) < 1.1 * min(depths)  # the mean lengths of 5,000 documents differ by up to 7% by chance
 
 
 def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):

@@ -8,7 +8,7 @@ the documents of its own partition.
 
 The plan of a partition is a task, and a pure function of its number. Its checkpoint records how the rows are made
 (`Mix`); the task that writes a shard makes the rows of its partition again. A plan holds 24 bytes for each block: 24 MB
-for 250 billion tokens.
+for 250 billion tokens in documents of 2,048 tokens or more, and 190 MB for a billion shorter documents.
 """
 
 from __future__ import annotations
@@ -46,9 +46,12 @@ short, shards are therefore smaller than `shard_size`."""
 BLOCK_PLACE = 1 << 18
 """Number of tokens per block: 1 MiB of int32."""
 
-BLOCK_DOCUMENTS = 1 << 10
-"""Maximum number of documents in a block. Without this maximum, a block could have very many short documents. In a
-source sorted by length, some partitions would then get more short documents than others."""
+BLOCK_DOCUMENTS = 1 << 7
+"""Maximum number of documents in a block. A block of a source that is sorted by length may have documents of one length
+alone. With larger blocks, some partitions have too many of them, and too few documents that fit beside them.
+
+Wikipedia's lengths at 512, sorted, with at most 3 segments in a row, need 0.08% more rows than packed all at once if
+blocks have 1,024 documents, and 0.003% with 128. In random order, they need 0.006%."""
 
 BLOCKS_PER_PARTITION = 256
 """Minimum number of blocks in a partition, so that even a small partition is a sample of the corpus."""
