@@ -26,6 +26,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.jit import prepare_for
 from packer.engines.engine import Engine
 from packer.options import PackOptions
 from packer.plan.partition_plan import plan_partitions, survey
@@ -72,6 +73,7 @@ class PeakMemory:
 
 def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int) -> dict[str, float]:
     """Plan once; the seconds of every step, and what came out."""
+    prepare_for(documents=len(lengths))
     options = PackOptions(max_len=max_len, algorithm=algorithm, shard_size=SHARD_SIZE)
     reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths)
     rows_per_shard = SHARD_SIZE // (ROW_BYTES * max_len)
