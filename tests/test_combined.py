@@ -420,3 +420,76 @@ def test_stats_shows_the_shares_of_packed_datasets(paths):
     assert [one["path"] for one in found["datasets"]] == [str(web), str(code)]
     assert "weights are for packed datasets, each of which has one" in refused("stats", f"{web}:0.8", code)
     assert "a report shows one dataset" in refused("stats", *weighted, "--report", "page.html")
+
+
+# ---- a mixture that changes ----
+
+
+@settings(max_examples=12)
+@given(st.data())
+def test_after_a_change_each_dataset_continues_where_it_stopped(data):
+    """Four mixtures of three datasets, which come and go, on other ranks each time; a run is resumed in between."""
+    shards = st.lists(st.integers(1, 6), min_size=1, max_size=4)
+    everything = [Stored(number, data.draw(shards)) for number in range(3)]
+    times, state = Counter(), None
+    for _ in range(4):
+        chosen = data.draw(st.lists(st.sampled_from(everything), min_size=1, max_size=3, unique_by=id))
+        counts = [data.draw(st.integers(1, 2 * len(one) + 3)) for one in chosen]
+        seed, layout = data.draw(st.sampled_from([None, 0, 5])), data.draw(layouts())
+        dataset = CombinedDataset(chosen, counts, seed, {} if state is None else state["used"])
+        dataset = pickle.loads(pickle.dumps(dataset))
+        for epoch in range(data.draw(st.integers(1, 2))):
+            ranks = samplers(dataset, layout, epoch=epoch)
+            seen = [origin for rank in ranks for numbers in rank for origin in origins(dataset, numbers)]
+            assert Counter(number for number, _ in seen) == dict(enumerate(counts))
+            ranges = dataset.shard_ranges(epoch).tolist()
+            assert sum(last - first for _, first, last in ranges) == len(dataset)
+            times.update((chosen[number].fingerprint, row) for number, row in seen)
+            assert max(Counter(seen).values()) <= dataset.most_repeats
+            for one in everything:  # no row comes again before all rows of its dataset have come
+                of_rows = [times[one.fingerprint, row] for row in range(len(one))]
+                assert max(of_rows) - min(of_rows) <= 1
+        state = json.loads(json.dumps(ranks[-1].state_dict()))
+
+
+def test_a_run_goes_on_with_another_mixture_and_resumes_after_the_change(paths):
+    web, code, maths = (paths[name] for name in ("web", "code", "maths"))
+    first = packer.load({web: 0.8, code: 0.2}, rows=20)
+    sampler = packer.BatchSampler(first, global_batch=4)
+    seen = Counter((int(row["source"]), row["doc_ids"].tobytes()) for batch in sampler for row in first[batch])
+    state = json.loads(json.dumps(sampler.state_dict()))
+    second = packer.load({maths: 0.1, web: 0.9}, rows=30, after=state)
+    again = packer.BatchSampler(second, global_batch=5)
+    batches = list(again)
+    rows = [row for batch in batches for row in second[batch]]
+    later = Counter(row["doc_ids"].tobytes() for row in rows if row["source"] == 1)
+    assert sum(later.values()) == 27
+    assert not later.keys() & {row for source, row in seen if source == 0}
+    resumed = packer.BatchSampler(packer.load({maths: 0.1, web: 0.9}, rows=30, after=state), global_batch=5)
+    resumed.load_state_dict(again.state_dict(2))
+    assert list(resumed) == batches[2:]
+    unchanged = packer.BatchSampler(packer.load({maths: 0.1, web: 0.9}, rows=30), global_batch=5)
+    with pytest.raises(PackerError, match="the sampler's state has dataset"):
+        unchanged.load_state_dict(again.state_dict(2))
+    alone = packer.load(web, after=state, rows=29)
+    assert not {row["doc_ids"].tobytes() for row in alone} & {row for source, row in seen if source == 0}
+
+
+def test_a_state_in_mid_epoch_damaged_or_of_other_data_cannot_begin_a_mixture(paths, tmp_path):
+    dataset = packer.load({paths["web"]: 0.8, paths["code"]: 0.2})
+    sampler = packer.BatchSampler(dataset, global_batch=4)
+    with pytest.raises(
+        PackerError, match="in mid-epoch, or has a dataset twice: change mixtures at the end of an epoch"
+    ):
+        packer.load(paths["web"], after=sampler.state_dict(1))
+    twice = packer.BatchSampler(packer.load([paths["web"], paths["web"]]), global_batch=4)
+    with pytest.raises(PackerError, match="has a dataset twice"):
+        packer.load(paths["web"], after=twice.state_dict())
+    for used in (5, {"a": 5}, {"a": [1, 2]}):
+        with pytest.raises(PackerError, match="the rows used in the sampler's state are damaged"):
+            packer.load(paths["web"], after={**sampler.state_dict(0), "used": used})
+    packed = make(tmp_path / "again", [3, 4, 5])
+    state = packer.BatchSampler(packer.load(packed), global_batch=1).state_dict()
+    packer.pack(tmp_path / "again" / "source.arrow", packed, max_len=MAX_LEN, seed=1, max_segments=1, overwrite=True)
+    with pytest.raises(PackerError, match="packed has other rows than in the earlier mixture: it was packed again"):
+        packer.load([packed], after=state)

@@ -110,7 +110,9 @@ def test_every_line_to_type_runs(page_data, tmp_path, monkeypatch):
     for (line,) in [*([each] for each in PACKED_FIRST), *lines]:
         if line.startswith("packer "):
             succeeded(*shlex.split(line)[1:])
-        elif isinstance(found := eval(line, {"packer": packer}), Iterator):
+            continue
+        state = packer.BatchSampler(packer.load("web-packed-1024"), global_batch=4).state_dict()
+        if isinstance(found := eval(line, {"packer": packer, "state": state}), Iterator):
             assert next(found)
 
 

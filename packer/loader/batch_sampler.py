@@ -56,6 +56,9 @@ class SamplerState:
     drop_last: bool
     """Whether epochs leave out an incomplete last step; the resuming sampler need not."""
 
+    used: Mapping[str, Any] | None
+    """`PackedDataset.used` at the beginning or end of an epoch, for a later mixture; None in mid-epoch."""
+
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SamplerState:
         """Return the state from the result of `to_dict`.
@@ -360,6 +363,7 @@ class BatchSampler:
             world_size=self.world_size,
             is_balanced=self.balance is not None,
             drop_last=self.drop_last,
+            used=None if 0 < done < len(self) else self.dataset.used(self.epoch + (done > 0)),
         )
 
     def rows_of_step(self, step: int, *, epoch: int | None = None) -> tuple[int, int, list[int]]:

@@ -268,6 +268,10 @@ class PackedDataset:
         """Return the number of the first row of an epoch."""
         return 0
 
+    def used(self, epochs: int) -> dict[str, list[Any]] | None:
+        """Return [rows used after some epochs, key of their order, path] of each dataset so far, by fingerprint."""
+        return {self.fingerprint: [epochs * len(self), None, str(self.path)]}
+
     def stored_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices of the given rows among all stored rows, in the order of `segments`."""
         return numbers

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from packer.algorithms.permute import COMBINED, key_of
 from packer.column_names import LOSS_WEIGHTS, SOURCE, TREE_INPUT_IDS
 from packer.errors import PackerError
+from packer.loader.batch_sampler import SamplerState
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
 from packer.loader.row_order import RowStream, check_range
@@ -49,6 +50,7 @@ def load(
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
     source: SourceLike | Sequence[SourceLike] | None = None,
+    after: Mapping[str, Any] | None = None,
 ) -> PackedDataset:
     """Open one packed dataset, or several as one. Checks the structure of the shards without reading tokens.
 
@@ -80,23 +82,25 @@ def load(
             recently used shards are removed.
         source: for an index (`packer pack --index-only`), the source that was packed: a path, a `datasets` object, or a
             list of paths in order. Its document lengths and file sizes must be the same. Rows then equal the rows of a
-            copied dataset. Without `source`, rows have no tokens. With several datasets, a list with one entry for
-            each, None for a dataset that is no index.
+            copied dataset; without `source`, they have no tokens. Several datasets: a list with an entry or None each.
+        after: state of the sampler at the end of an epoch of an earlier mixture. Each dataset continues from there; a
+            new sampler counts steps and epochs from 0.
 
     Raises:
         PackerError: a folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
             changed, the cache cannot be used, the source does not match the index, or the datasets do not fit together.
     """
     path, one = located(path), partial(_load_one, cache=CacheSpace.of(cache_dir, cache_bytes))
+    joined = partial(combine, rows=rows, tokens=tokens, seed=seed, after=after)
     if not isinstance(path, Mapping | Sequence) or isinstance(path, str):
         single = one(path, source)
-        return single if rows is tokens is None else combine([single], None, rows=rows, tokens=tokens, seed=seed)
+        return single if (rows, tokens, after) == (None, None, None) else joined([single], None)
     sources = [None] * len(path) if source is None else source
     if not isinstance(sources, Sequence) or isinstance(sources, str) or len(sources) != len(path):
         raise PackerError(f"source has to be a list with an entry for each of the {len(path)} datasets, or None")
     found = [one(*each, of=len(path)) for each in zip(path, sources, strict=True)]
     weights = list(path.values()) if isinstance(path, Mapping) else None
-    return combine(found, weights, rows=rows, tokens=tokens, seed=seed)
+    return joined(found, weights)
 
 
 def _load_one(
@@ -144,26 +148,29 @@ class CombinedDataset(PackedDataset):
     For paths and manifests, see `datasets`.
     """
 
-    def __init__(self, datasets: Sequence[PackedDataset], counts: Sequence[int], seed: int | None) -> None:
+    def __init__(
+        self, datasets: Sequence[PackedDataset], counts: Sequence[int], seed: int | None, used: Mapping[str, Any] = {}
+    ) -> None:
         self._datasets = tuple(datasets)
         self.counts = tuple(counts)
         """Number of rows of each dataset in an epoch."""
-        self._seed = seed
+        self._seed, self._used = seed, used
         self.max_len = datasets[0].max_len
         self._ends = np.cumsum(counts)
-        # Datasets whose rows an epoch uses equally often stay in the order on disk.
-        self._streams = [
-            RowStream(
-                dataset.shard_rows,
-                None
-                if seed is None or count % len(dataset) == 0
-                else key_of(seed, COMBINED, int(dataset.fingerprint, 16)),
-            )
-            for dataset, count in zip(datasets, counts, strict=True)
-        ]
+        self._streams = [self._stream(*each) for each in zip(datasets, counts, strict=True)]
         self._first_shards = [0, *accumulate(len(dataset.shard_rows) for dataset in datasets)]
         self._first_stored = [0, *accumulate(map(len, datasets))]
         self._numbers = [np.array(number, np.int32) for number in range(len(datasets))]
+
+    def _stream(self, dataset: PackedDataset, count: int) -> RowStream:
+        """Return the order of a dataset. If an earlier mixture stopped in the middle of a pass, it is continued."""
+        begin, key, _ = self._used.get(dataset.fingerprint, (0, None, ""))
+        if begin % len(dataset):
+            return RowStream(dataset.shard_rows, None if key is None else np.uint64(key), begin)
+        # Datasets whose rows an epoch uses equally often stay in the order on disk.
+        if self._seed is None or count % len(dataset) == 0:
+            return RowStream(dataset.shard_rows, None, begin)
+        return RowStream(dataset.shard_rows, key_of(self._seed, COMBINED, int(dataset.fingerprint, 16)), begin)
 
     @property
     def datasets(self) -> tuple[PackedDataset, ...]:
@@ -199,7 +206,8 @@ class CombinedDataset(PackedDataset):
     def fingerprint(self) -> str:
         """Hash of the datasets, their numbers of rows in an epoch and the seed, 16 hexadecimal digits."""
         parts = [(dataset.fingerprint, count) for dataset, count in zip(self.datasets, self.counts, strict=True)]
-        return blake2b(repr((parts, self._seed)).encode(), digest_size=8).hexdigest()
+        hashed = (parts, self._seed, *sorted(self._used.items()))
+        return blake2b(repr(hashed).encode(), digest_size=8).hexdigest()
 
     @property
     def is_remote(self) -> bool:
@@ -225,8 +233,8 @@ class CombinedDataset(PackedDataset):
     @property
     def most_repeats(self) -> int:
         """Maximum number of times a row occurs in an epoch."""
-        counts = zip(self.datasets, self.counts, strict=True)
-        return max(-(-count // len(dataset)) + (count % len(dataset) > 0) for dataset, count in counts)
+        parts = zip(self.datasets, self.counts, self._streams, strict=True)
+        return max(-(-count // len(one)) + (count % len(one) + each.begin % len(one) > 0) for one, count, each in parts)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -250,7 +258,15 @@ class CombinedDataset(PackedDataset):
         """Return None, so that notebooks show the `repr`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CombinedDataset, (self.datasets, self.counts, self._seed)
+        return CombinedDataset, (self.datasets, self.counts, self._seed, self._used)
+
+    def used(self, epochs: int) -> dict[str, list[Any]] | None:
+        """Return the rows used so far, as in `PackedDataset`; None if a dataset occurs twice."""
+        used = dict(self._used)
+        for dataset, stream, count in zip(self.datasets, self._streams, self.counts, strict=True):
+            key = None if stream.key is None else int(stream.key)
+            used[dataset.fingerprint] = [stream.begin + epochs * count, key, str(dataset.path)]
+        return used if len({each.fingerprint for each in self.datasets}) == len(self.datasets) else None
 
     def first_number(self, epoch: int) -> int:
         """Return the number of the first row of an epoch."""
@@ -335,6 +351,7 @@ def combine(
     rows: int | None = None,
     tokens: int | str | None = None,
     seed: int | None = 0,
+    after: Mapping[str, Any] | None = None,
 ) -> CombinedDataset:
     """Combine datasets in shares `weights`; without weights, in proportion to their numbers of rows. See `load`."""
     if not datasets:
@@ -358,7 +375,30 @@ def combine(
                 f"an epoch has {size:,} rows, and none of {dataset.path}: choose more rows, a larger weight, or leave "
                 "it out"
             )
-    return CombinedDataset(datasets, counts, seed)
+    return CombinedDataset(datasets, counts, seed, {} if after is None else _used_before(datasets, after))
+
+
+def _used_before(datasets: Sequence[PackedDataset], state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the rows that earlier mixtures used, from a state of the sampler; see `PackedDataset.used`.
+
+    Raises a PackerError if the state is not from the end of an epoch, or a dataset was packed again since then.
+    """
+    used = SamplerState.from_dict(state).used
+    if used is None:
+        raise PackerError(
+            "the state of the earlier mixture is in mid-epoch, or has a dataset twice: change mixtures at the end of "
+            "an epoch, whose length you choose by rows or tokens"
+        )
+    try:
+        paths = {path: fingerprint for fingerprint, (_, _, path) in used.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise PackerError("the rows used in the sampler's state are damaged: load one of state_dict") from None
+    for dataset in datasets:
+        if dataset.fingerprint not in used and str(dataset.path) in paths:
+            raise PackerError(
+                f"{dataset.path} has other rows than in the earlier mixture: it was packed again since then"
+            )
+    return used
 
 
 def apportion(shares: Sequence[Fraction], rows: int) -> list[int]:

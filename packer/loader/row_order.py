@@ -212,18 +212,19 @@ class RowStream:
     Args:
         shard_rows: number of rows of each shard.
         key: hash key of all draws, or None for the order on disk.
+        begin: number of rows that an earlier mixture used; the stream continues after them.
     """
 
-    def __init__(self, shard_rows: Sequence[int], key: np.uint64 | None) -> None:
+    def __init__(self, shard_rows: Sequence[int], key: np.uint64 | None, begin: int = 0) -> None:
+        self.key, self.begin = key, begin
         self._sizes = np.asarray(shard_rows, np.int64)
         self._first_rows = np.cumsum(self._sizes) - self._sizes
         self._rows = int(self._sizes.sum())
-        self._key = key
         self._orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64], int]] = {}
 
     def rows(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows at these positions of the stream; positions may be in any order."""
-        passes, within = np.divmod(places, self._rows)
+        passes, within = np.divmod(places + self.begin, self._rows)
         found = np.empty(len(places), np.int64)
         for number in np.unique(passes).tolist():
             here = np.flatnonzero(passes == number)
@@ -233,6 +234,7 @@ class RowStream:
     def shard_counts(self, first: int, last: int) -> NDArray[np.int64]:
         """Return (shard, number of rows) for each run of positions in first:last within a shard; shape (runs, 2)."""
         found = [np.zeros((0, 2), np.int64)]
+        first, last = first + self.begin, last + self.begin
         for number in range(first // self._rows, -(-last // self._rows)):
             shards, ends, moved = self._order(number)
             shards, ends = np.tile(shards, 2), np.concatenate([ends, ends + self._rows])
@@ -248,8 +250,8 @@ class RowStream:
         at = np.searchsorted(ends, places, side="right")
         shard = shards[at]
         inside = places - ends[at] + self._sizes[shard]
-        if self._key is not None:
-            keys = hashes_of(key_of(int(self._key), COMBINED_ROWS, number), shard)
+        if self.key is not None:
+            keys = hashes_of(key_of(int(self.key), COMBINED_ROWS, number), shard)
             inside = permuted_all(inside, self._sizes[shard], keys)
         found: NDArray[np.int64] = self._first_rows[shard] + inside
         return found
@@ -260,8 +262,8 @@ class RowStream:
             if len(self._orders) >= _KEPT:
                 self._orders = {}
             shards, moved = np.arange(len(self._sizes)), 0
-            if self._key is not None:
-                key = key_of(int(self._key), COMBINED, number)
+            if self.key is not None:
+                key = key_of(int(self.key), COMBINED, number)
                 shards, moved = sorted_by_draw(shards, key), int(draw_bits(key, len(shards))) % self._rows
             self._orders[number] = shards, np.cumsum(self._sizes[shards]), moved
         return self._orders[number]
