@@ -60,7 +60,8 @@ def load(
 
     A dataset in object storage ("s3://bucket/dataset") is read by whole shards. They are fetched into a cache that all
     processes of a node share, when they are needed or ahead by `BatchSampler`. A process hashes each shard before its
-    first use; a cached shard that does not match the manifest is fetched again.
+    first use; a cached shard that does not match the manifest is fetched again. A dataset on the Hub ("org/name" or
+    "hf://datasets/org/name@REVISION/FOLDER") is downloaded.
 
     Pass several datasets as a list of paths to read all their rows, or as a mapping of paths to weights, as in
     `packer.load({"web-packed-4096": 0.7, "code-packed-4096": 0.3}, tokens="10B")`. A weight is a share of the rows.
@@ -99,8 +100,7 @@ def load(
     if not isinstance(sources, Sequence) or isinstance(sources, str) or len(sources) != len(path):
         raise PackerError(f"source has to be a list with an entry for each of the {len(path)} datasets, or None")
     found = [one(*each, of=len(path)) for each in zip(path, sources, strict=True)]
-    weights = list(path.values()) if isinstance(path, Mapping) else None
-    return joined(found, weights)
+    return joined(found, list(path.values()) if isinstance(path, Mapping) else None)
 
 
 def _load_one(

@@ -18,6 +18,7 @@ from packer.shards.files import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed
 from packer.shards.row_checks import rows_fault
 from packer.stores import AnyPath, RemotePath
+from packer.stores.hub import is_cached_file
 from packer.stores.mirror import map_whole
 from packer.stores.store import store_at
 
@@ -113,12 +114,12 @@ def _is_regular_file(path: AnyPath) -> bool:
         return False
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte
         raise PackerError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if stat.S_ISLNK(mode):
+    if stat.S_ISLNK(mode) and not is_cached_file(path):
         raise PackerError(
             f"{path} is a symbolic link, and packed datasets are read from regular files only: "
             "copy the folder with its links resolved (cp -rL), or download it with snapshot_download(local_dir=...)"
         )
-    if not stat.S_ISREG(mode):
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
         raise PackerError(f"{path} is not a regular file: {_REMEDY}")
     return True
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -38,13 +37,13 @@ from packer.sources.hugging_face import (
     splits_of,
 )
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
+from packer.stores.hub import HUB_ID
 from packer.stores.paths import PathList, located, split_configuration
 from packer.stores.remote_path import listed
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DEPTH = 5  # number of parent folders that are checked; a table may have a data folder and three levels of partitions
 
 log = logging.getLogger(__name__)
@@ -209,7 +208,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
         raise PackerError(f"{source}: no such object, nor objects that begin with it; check the address")
     elif path.is_symlink():
         raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); correct the link")
-    elif _HUB_ID.fullmatch(place) and not ending_of(place):
+    elif HUB_ID.fullmatch(place) and not ending_of(place):
         return None
     elif str(source).startswith(("https:/", "http:/")):
         raise PackerError(f"{source}: packer does not download files: download it, and name the local file")

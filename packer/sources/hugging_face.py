@@ -15,10 +15,11 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packer.errors import UNREADABLE, OtherSourceError, PackerError, SourceError, first_line, hub_is_unreachable
+from packer.errors import UNREADABLE, OtherSourceError, PackerError, SourceError
 from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.formats import is_data, require_regular
 from packer.stores import AnyPath, pinned
+from packer.stores.hub import require_dataset
 from packer.stores.paths import split_configuration
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 
 REPORT = "tokenized.json"
 """Report that `packer tokenize` adds to the folder of a dataset."""
-
-_TIMEOUT = 10  # seconds for the Hub to answer
 
 
 def find_saved(folder: AnyPath, split: str | None) -> Found:
@@ -94,20 +93,11 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
 def find_on_hub(source: str, split: str | None) -> Found:
     """Download a dataset from the Hugging Face Hub ("org/name" or "org/name:config"), or find it in the cache."""
     import datasets
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import constants
 
     hub_id, config = split_configuration(source)
-    missing = f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub"
     if not constants.HF_HUB_OFFLINE:
-        try:  # asks the Hub first, because `load_dataset` retries for 23 s
-            HfApi().dataset_info(hub_id, timeout=_TIMEOUT)
-        except Exception as error:  # its type depends on versions and the HTTP library
-            if hub_is_unreachable(error):
-                raise PackerError(
-                    f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({first_line(error)}); "
-                    "download it where there is a network, and name its folder (HF_HUB_OFFLINE=1 uses past downloads)"
-                ) from error
-            raise PackerError(f"{missing} ({first_line(error)}); check the spelling") from error
+        require_dataset(hub_id)  # first, because `load_dataset` retries for 23 s
     try:
         builder = datasets.load_dataset_builder(hub_id, config or None)
         builder.download_and_prepare()
@@ -120,7 +110,10 @@ def find_on_hub(source: str, split: str | None) -> Found:
                 f"{hub_id}: {'there is no such configuration' if config else 'has several configurations'} "
                 f"({', '.join(names)}); name one, as in {hub_id}:{names[0]}"
             ) from error
-        raise PackerError(f"{missing} that can be loaded ({' '.join(str(error).split())})") from error
+        reason = " ".join(str(error).split())
+        raise PackerError(
+            f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub that can be loaded ({reason})"
+        ) from error
     name = hub_id if builder.config.name == "default" else f"{hub_id}:{builder.config.name}"
     try:
         return find_table(builder.as_dataset(split), None, name)

@@ -425,7 +425,7 @@ def with_weights(batch: Batch, weights: NDArray[np.float32]) -> Batch:
     """
     lists = batch.input_ids if batch.labels is None else batch.labels
     lengths, labels = list_lengths(lists), values_of(lists)
-    weights = weights * values_of(stored_weights(batch)).to_numpy()
+    weights = weights * as_numpy(values_of(stored_weights(batch)))
     for row, *_ in _first_place(~np.isfinite(weights), lengths):
         raise DocumentError(row, "its weights multiply to a number that float32 cannot hold", reason="invalid_labels")
     if (weights == 0).any():

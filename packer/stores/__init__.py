@@ -5,6 +5,7 @@ store.py         `Store`, the only way in which outputs are written: to a folder
 local_files.py   locks, temporary files and temporary memory
 remote_path.py   `RemotePath`, which reads and writes objects like a `pathlib.Path`, and as seekable files
 buckets.py       buckets, opened once per process, and requests to them
+hub.py           datasets on the Hugging Face Hub
 mirror.py        `Mirror`, memory as large as an object, into which parts of the object are fetched
 """
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from packer.errors import PackerError
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
+from packer.stores.hub import HUB_ID, at_address, download
 
 Value = TypeVar("Value")
 
@@ -44,8 +45,9 @@ def split_configuration(source: str | Path) -> tuple[str, str]:
 def expanded(value: Value) -> Value:
     """Replace a leading `~` or `~user` in a path, because shells do not expand it in quotes or after `=`.
 
-    Keeps the type. Expands lists item by item. Returns anything that is not a path, such as a dataset in memory,
-    unchanged. Raises a PackerError for an empty path, which `Path` would read as the current folder.
+    Replaces an address that begins with hf:// by an id or a downloaded path. Keeps the type otherwise. Expands lists
+    item by item. Returns anything that is not a path, such as a dataset in memory, unchanged. Raises a PackerError for
+    an empty path, which `Path` would read as the current folder.
     """
     if isinstance(value, (list, tuple)):
         return type(value)(expanded(item) for item in value)
@@ -55,14 +57,21 @@ def expanded(value: Value) -> Value:
         raise PackerError("a path is empty, as a variable is that was not set: name a file or folder")
     if isinstance(value, (str, Path)) and str(value).startswith("~"):
         return type(value)(os.path.expanduser(str(value)))  # noqa: PTH111 (Path.expanduser raises for an unknown user)
+    if isinstance(value, (str, Path)):
+        return type(value)(at_address(value))
     return value
 
 
 def packed_path(packed: object) -> AnyPath:
-    """Return the path of a packed dataset, given the path, or the manifest or summary that packer returned for it."""
+    """Return the path of a packed dataset, given the path, or the manifest or summary that packer returned for it.
+
+    A dataset on the Hub, named by its id or address, is downloaded.
+    """
     path = expanded(located(packed))
     if not isinstance(path, (str, Path, RemotePath)):
         raise PackerError(f"a packed dataset is named by its folder, not by a {type(path).__name__}: give its path")
+    if isinstance(path, str) and HUB_ID.fullmatch(path) and not os.path.lexists(path):
+        return download(path)
     return any_path(path)
 
 

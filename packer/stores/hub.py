@@ -1,0 +1,87 @@
+"""Datasets on the Hugging Face Hub, downloaded to its cache.
+
+"hf://datasets/ORG/NAME" names a dataset on the Hub, with "@REVISION" and "/PATH" if only a part of it is meant. Where
+no such local path exists, "ORG/NAME" names it, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from packer.errors import PackerError, first_line, hub_is_unreachable
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""Matches ids of datasets: org/name."""
+
+_ADDRESS = re.compile(r"hf:/{1,2}datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")  # a Path has lost a slash
+_TIMEOUT = 10  # seconds for the Hub to answer
+
+
+def at_address(path: str | Path) -> str | Path:
+    """Return the id of a dataset for an address that begins with hf://, and the path of a download for a part of one.
+
+    Returns other paths unchanged. Raises a PackerError if the address cannot be downloaded.
+    """
+    if not str(path).startswith("hf:/"):
+        return path
+    address = _ADDRESS.fullmatch(str(path).rstrip("/"))
+    if address is None:
+        raise PackerError(
+            f"{path}: an address on the Hub is like hf://datasets/org/name, with or without /PATH at its end"
+        )
+    hub_id, revision, inside = address.groups()
+    return hub_id if revision is None and not inside else download(hub_id, revision, inside or "")
+
+
+def download(hub_id: str, revision: str | None = None, inside: str = "") -> Path:
+    """Download a dataset, or a file or folder in it, unless it is in the cache; return its path.
+
+    Without a network, or with HF_HUB_OFFLINE=1, an earlier download is used. Raises a PackerError if there is no such
+    dataset or path, or if it cannot be downloaded.
+    """
+    try:
+        from huggingface_hub import constants, snapshot_download
+    except ImportError as error:
+        raise PackerError(f"{hub_id}: no such file or folder; a dataset on the Hub needs huggingface_hub") from error
+    files = [inside, f"{inside}/*"] if inside else None
+    try:
+        if not constants.HF_HUB_OFFLINE:
+            require_dataset(hub_id, revision)
+        found = snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=files)
+    except PackerError:
+        raise
+    except Exception as error:  # its type depends on versions and the HTTP library
+        raise PackerError(
+            f"{hub_id}: it cannot be downloaded from the Hugging Face Hub ({first_line(error)})"
+        ) from error
+    path = Path(found, inside)
+    if not path.exists():
+        raise PackerError(f"{hub_id} on the Hugging Face Hub has no {inside}: check the path")
+    return path
+
+
+def require_dataset(hub_id: str, revision: str | None = None) -> None:
+    """Raise a PackerError if the Hub has no such dataset, or cannot be reached within 10 s."""
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().dataset_info(hub_id, revision=revision, timeout=_TIMEOUT)
+    except Exception as error:  # its type depends on versions and the HTTP library
+        if hub_is_unreachable(error):
+            raise PackerError(
+                f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({first_line(error)}); "
+                "download it where there is a network, and name its folder (HF_HUB_OFFLINE=1 uses past downloads)"
+            ) from error
+        raise PackerError(
+            f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub ({first_line(error)}); "
+            "check the spelling"
+        ) from error
+
+
+def is_cached_file(link: Path) -> bool:
+    """Whether a symbolic link is a downloaded file: snapshots/COMMIT/NAME leads to blobs/HASH in the same folder."""
+    file = Path(os.path.realpath(link))
+    is_beside = file.parent.parent in Path(os.path.realpath(link.parent)).parents
+    return file.parent.name == "blobs" and is_beside and file.is_file()
