@@ -443,7 +443,7 @@ REFUSED = {
         {"seq_lens": [2, 2], "seq_lens_padded": [3, 3]},
         "'seq_lens_padded' shows that each document has its own padding",
     ),
-    "a mask of 2": ({"seq_lengths": [3, 3], "loss_mask": [0, 1, 2, 0, 0, 0]}, "'loss_mask' holds 2 at position 2"),
+    "a mask of -2": ({"seq_lengths": [3, 3], "loss_mask": [0, 1, -2, 0, 0, 0]}, "'loss_mask' holds -2"),
 }
 
 

@@ -93,7 +93,7 @@ WRONG_VALUES = {
     "5 is not a path": lambda: packer.stats("in", report=5),
     "[] is not a list of row lengths": lambda: packer.stats("in", max_len=[]),
     "'5' is not an engine: write threads": lambda: packer.pack("in", "new", max_len=8, engine=5),
-    "5 is not a list of names: write them with commas between them": lambda: packer.pack("in", "new", max_len=8, add_column=5),
+    "5 is not a list of names: write them with commas": lambda: packer.pack("in", "new", max_len=8, add_column=5),
     "progress is 5: give True, False or a function": lambda: packer.pack("in", "new", max_len=8, progress=5),
     "the list of paths is empty: give at least one": lambda: packer.pack([], "new", max_len=8),
     "rows is 'x': it must be a whole number": lambda: next(packer.batches("out", "x")),

@@ -238,7 +238,7 @@ BAD_CHAT_LINES = {
     "long role": ([say(TEXT)], "invalid_chat"),
     "number": ([say("user", 5)], "wrong_type"),
     "surrogate": ([say("user", TEXT + "\ud800")], "invalid_text"),
-    "weight": ([{**say("assistant"), "weight": 0.5}], "invalid_chat"),
+    "weight": ([{**say("assistant"), "weight": -0.5}], "invalid_chat"),
 }
 
 
