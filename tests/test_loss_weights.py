@@ -385,6 +385,19 @@ def test_a_column_of_weights_has_no_other_meaning(tmp_path):
     assert "--weight is 'w', and lengths have no tokens whose loss it weights" in said
 
 
+@pytest.mark.parametrize("options", [{"group_by": "loss_multiplier"}, {"limit": ["loss_multiplier:4"]}], ids=str)
+def test_weights_do_not_only_limit_or_group(tmp_path, tokenizer_path, options):
+    tokens = write_lines(tmp_path / "a.jsonl", [{"input_ids": [1, 2], "loss_multiplier": 2}] * 3)
+    texts = write_lines(tmp_path / "b.jsonl", [{"text": "one two", "loss_multiplier": 2}] * 3)
+    for source, more in ((tokens, {}), (texts, {"tokenizer": tokenizer_path})):
+        with pytest.raises(
+            packer.PackerError, match="weights of the loss, which would be ignored; add keep loss_mul"
+        ):
+            packer.pack(source, tmp_path / "out", max_len=8, **options, **more)
+        packer.pack(source, tmp_path / "out", max_len=8, keep=["loss_multiplier"], overwrite=True, **options, **more)
+        assert not packer.load(tmp_path / "out").has_weights
+
+
 def test_weights_that_pairs_and_indexes_cannot_store_are_refused(tmp_path, tokenizer_path):
     pair = {"prompt": "fox", "chosen": " yes", "rejected": " no"}
     source = write_lines(tmp_path / "a.jsonl", [{**pair, "sample_weight": 2}])

@@ -26,6 +26,7 @@ from packer.sources.meanings import (
     SHIFTED,
     WEIGHTED_MASKS,
     WEIGHTS,
+    WEIGHTS_OF_RECORDS,
     fields_in,
     refusal,
 )
@@ -43,7 +44,7 @@ def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -
 
     `open_records` opens records with several documents, such as preference pairs.
     """
-    refuse_masks((*options.value_columns, *options.keep_tokens), (*MASKS, *PROMPT_LENGTHS))
+    refuse_masks(options, (*MASKS, *PROMPT_LENGTHS))
     _refuse_unused(found, options)
     if options.pairs or options.share_prefixes:
         return open_records(found, readers, options)
@@ -123,11 +124,16 @@ def _refuse_unused(found: Found, options: ReadOptions) -> None:
             raise PackerError(f"{name} {value} is for {files}, and {found.name} has no such file: leave it out")
 
 
-def refuse_masks(keep: Sequence[str], names: Sequence[str] = MASKS) -> None:
-    """Raise a PackerError if a column to keep is a mask, or has another name in `names`."""
-    for name in keep:
+def refuse_masks(options: ReadOptions, names: Sequence[str] = MASKS) -> None:
+    """Raise a PackerError if a column to keep is in `names`, or if weights of the loss would only limit or group."""
+    for name in (*options.value_columns, *options.keep_tokens):
         if name in names:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
+        if name in WEIGHTS_OF_RECORDS and name not in (*options.keep, *options.keep_tokens):
+            raise PackerError(
+                f"--group-by or --limit {name!r}: the column holds weights of the loss, which would be ignored; add "
+                f"--keep {name} if that is meant, else copy it to a column of another name"
+            )
 
 
 def _refuse_shifted(found: Found, fields: Fields, used: Collection[str]) -> None:

@@ -57,7 +57,7 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
     exchanges of a chat) is added, unless the options rule out splitting documents there.
     """
     keep, pairs = options.value_columns, options.pairs
-    refuse_masks(keep)
+    refuse_masks(options)
     if EXCHANGE_STARTS in keep:
         raise PackerError(f"keep {EXCHANGE_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     readers = found.each(lambda reader: reader.for_records(), readers)
