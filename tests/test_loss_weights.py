@@ -390,9 +390,7 @@ def test_weights_do_not_only_limit_or_group(tmp_path, tokenizer_path, options):
     tokens = write_lines(tmp_path / "a.jsonl", [{"input_ids": [1, 2], "loss_multiplier": 2}] * 3)
     texts = write_lines(tmp_path / "b.jsonl", [{"text": "one two", "loss_multiplier": 2}] * 3)
     for source, more in ((tokens, {}), (texts, {"tokenizer": tokenizer_path})):
-        with pytest.raises(
-            packer.PackerError, match="weights of the loss, which would be ignored; add keep loss_mul"
-        ):
+        with pytest.raises(packer.PackerError, match="weights of the loss, which would be ignored; add keep loss_mul"):
             packer.pack(source, tmp_path / "out", max_len=8, **options, **more)
         packer.pack(source, tmp_path / "out", max_len=8, keep=["loss_multiplier"], overwrite=True, **options, **more)
         assert not packer.load(tmp_path / "out").has_weights

@@ -226,6 +226,11 @@ def test_pack_for_a_trainer_prints_what_to_write_and_its_page_exists(example, tm
     assert step.exported == (f"packer export tokens-packed-16 --to {trainer}" in printed)
     assert not step.exported or trainer in TARGETS
 
+    write_lines(tmp_path / "weighted.jsonl", [{"input_ids": [1, 2, 3], "loss_multiplier": 2}])
+    *_, last = succeeded("pack", "weighted.jsonl", "--max-len", 16, "--for", trainer).splitlines()
+    takes = trainer in ("hf", "trl", "axolotl", "verl", "lightning", "ms-swift")
+    assert last.endswith("for the weights of the loss") if takes else "refuses these rows" in last
+
 
 def test_axolotl_s_context_parallelism_takes_the_ring_that_knows_boundaries_or_is_refused():
     from packer.trainers.axolotl import Collator, PackedPlugin, RowCollator

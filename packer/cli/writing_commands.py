@@ -25,7 +25,7 @@ from packer.json_records import REJECTED
 from packer.options import PackOptions, ReadOptions, byte_size, values_of
 from packer.plain_text import count_of, duration_and_compiling, fewest, percent, render_table, rounded
 from packer.progress import progress_bars
-from packer.stores import AnyPath, any_path
+from packer.stores import any_path
 from packer.stores.paths import local_output
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def write_output(
     as_json: bool,
     complete: str,
     summary: Callable[[Written[Any], str], Iterable[str]],
-    more: Callable[[AnyPath], list[str]] | None = None,
+    more: Callable[[Written[Any]], list[str]] | None = None,
 ) -> None:
     """Call `write` with a `Job` made of `values`, and print its result.
 
     complete: message, after the output's name, if the output was already complete. summary: function that returns the
-    lines to print, given the result of a new output and its duration as text. more: function that writes additional
-    files about the output, and returns further lines.
+    lines to print, given the result of a new output and its duration as text. more: function that returns further
+    lines, given the result.
     """
     from packer.algorithms.jit import compile_seconds
     from packer.engines.ranks import rank_of
@@ -71,7 +71,7 @@ def write_output(
         if values["ranks"] is None:
             echo(f"{result.output} was completed by another process at the same time")
         return
-    lines = [] if more is None else more(result.output)
+    lines = [] if more is None else more(result)
     if as_json:
         found, record = {"output": str(result.output), "found_complete": result.found_complete}, result.record.to_dict()
         took = {"seconds": seconds, "compiling": compiling, **({"notes": result.notes} if result.notes else {})}
@@ -140,7 +140,7 @@ def pack(
         partial(packing.pack, source, options=pack_options),
         values,
         summary=pack_summary,
-        more=lambda packed: _next_step(for_trainer, packed, pack_options.max_len),
+        more=lambda written: _next_step(for_trainer, written),
         complete="is complete, packed with the same options from the same source",
         as_json=as_json,
     )
@@ -160,11 +160,12 @@ def _lengths_source(dataset: tuple[str, ...], lengths: str) -> tuple[tuple[str],
     return (path,), column
 
 
-def _next_step(trainer: str | None, packed: AnyPath, max_len: int) -> list[str]:
+def _next_step(trainer: str | None, written: Written[Manifest]) -> list[str]:
     """Return lines for a trainer's configuration; without a trainer, the next command, only on a terminal."""
     if trainer is not None:
-        return [STEPS[trainer].text(packed, max_len)]
-    shown = f"Next: packer show {packed} 0; for training, docs/how-to/trainers/index.md or --for TRAINER"
+        options = written.record.options
+        return [STEPS[trainer].text(written.output, options.max_len, weights=options.weights_per is not None)]
+    shown = f"Next: packer show {written.output} 0; for training, docs/how-to/trainers/index.md or --for TRAINER"
     return [shown] if sys.stdout.isatty() else []
 
 
@@ -351,7 +352,9 @@ def _facts(manifest: Manifest) -> Iterator[Fact]:
     yield "  padding", totals.tokens_stripped, "removed before; not among the tokens"
     yield "  shared", totals.tokens_shared, "left out: beginnings of documents are stored once"
     if options.labels and options.lengths_column is None:
-        yield "trained", totals.tokens_trained, f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
+        share = percent(totals.tokens_trained / totals.tokens_packed)
+        weighted = f"; each {options.weights_per} has a weight" if options.weights_per is not None else ""
+        yield "trained", totals.tokens_trained, f"{share} of packed{weighted}"
         yield "  untrained", totals.segments_untrained, "segments without a trained token"
         if manifest.source.labels or EXCHANGE_STARTS in manifest.source.columns:
             yield "  in later pieces", totals.tokens_trained_later, "of documents, whose beginning they do not see"

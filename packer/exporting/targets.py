@@ -38,10 +38,18 @@ class NextStep:
     exported: bool = False
     """Whether it reads an export instead of the packed dataset."""
 
-    def text(self, packed: object, max_len: int | str) -> str:
-        """Return the configuration for a packed dataset, and the page that explains it."""
+    weights: str | None = None
+    """Setting with which it uses weights of the loss; None if it refuses rows with weights."""
+
+    def text(self, packed: object, max_len: int | str, *, weights: bool = False) -> str:
+        """Return the configuration for a packed dataset, with or without weights of the loss, and its page."""
         lines = self.lines.format(packed=packed, max_len=max_len).splitlines()
+        if weights:
+            lines.append(f"with {self.weights}, for the weights of the loss" if self.weights else _NO_WEIGHTS)
         return "\n  ".join([f"{self.where} (docs/how-to/trainers/{self.page}.md):", *lines])
+
+
+_NO_WEIGHTS = "but this trainer refuses these rows, because they have weights of the loss"
 
 
 def _export(name: str, page: str, then: str = "") -> NextStep:
@@ -54,6 +62,7 @@ _HF = NextStep(
     lines='trainer = Trainer(model, **packer.trainers.hf("{packed}", args))',
     page="hugging-face",
     trees=True,
+    weights='loss="weight" in packer.trainers.hf',
 )
 
 _MS_SWIFT = Path(__file__).parents[1] / "trainers" / "ms_swift" / "__init__.py"
@@ -65,11 +74,13 @@ STEPS: dict[str, NextStep] = {
         lines='trainer = SFTTrainer(model, **packer.trainers.trl("{packed}", args))',
         page="trl",
         trees=True,
+        weights='loss="weight" in packer.trainers.trl',
     ),
     "axolotl": NextStep(
         where="In Axolotl's configuration",
         lines="plugins: [packer.trainers.axolotl.PackedPlugin]\npacked_dataset: {packed}",
         page="axolotl",
+        weights="packed_loss: weight",
     ),
     "torchtitan": NextStep(
         where="To torchtitan's command, with the name of its configuration",
@@ -82,6 +93,7 @@ STEPS: dict[str, NextStep] = {
         lines="data.custom_cls.path=pkg://packer.trainers.verl data.custom_cls.name=PackedRows\n"
         "data.train_files={packed}",
         page="verl",
+        weights="+data.loss=weight",
     ),
     "automodel": NextStep(
         where="In Automodel's configuration, with NEMO_ENABLE_USER_MODULES=1 in the environment",
@@ -104,11 +116,13 @@ STEPS: dict[str, NextStep] = {
         "world_size=self.trainer.world_size)\n"
         "return StatefulDataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)",
         page="lightning",
+        weights='loss_weights="weight" in packer.collate',
     ),
     "ms-swift": NextStep(
         where="To the command of swift sft or swift pt",
         lines=f"--external_plugins {_MS_SWIFT}\n--cached_dataset {{packed}}",
         page="ms-swift",
+        weights="--loss_scale weight",
     ),
     "llama-factory": _export(
         "llama-factory",
