@@ -240,6 +240,9 @@ def test_each_answer_has_its_weight_alone_and_in_trees(tmp_path, tokenizer_path,
     together = [*zip(batch["input_ids"][0].tolist(), batch[LOSS][0].tolist(), strict=True)]
     assert together == expected(tokenizer, pieces)
     assert sum(alone) == sum(weight for _, weight in together) > 0
+    lines = [line.split() for line in succeeded("show", tmp_path / "trees").splitlines()]
+    weights = {line[3]: line[-1] for line in lines if line[0].startswith(".") and line[5] != "0"}
+    assert weights == {"0": "0.5", "1": "1", "2": "2"}  # by answer
 
 
 def test_texts_are_weighted_by_a_named_or_known_column(tmp_path, tokenizer_path):
@@ -251,6 +254,21 @@ def test_texts_are_weighted_by_a_named_or_known_column(tmp_path, tokenizer_path)
     known = [{"text": each["text"], "loss_multiplier": each["importance"]} for each in records]
     packer.pack(write_lines(tmp_path / "b.jsonl", known), tmp_path / "known", **options)
     assert shards(tmp_path / "known") == shards(tmp_path / "out")
+    for name in ("loss_scale", "loss_weights"):
+        named = [{"text": each["text"], name: each["importance"]} for each in records]
+        packer.pack(write_lines(tmp_path / "b.jsonl", named), tmp_path / name, **options)
+        assert shards(tmp_path / name) == shards(tmp_path / "out")
+    lists = write_lines(tmp_path / "b.jsonl", [{"text": "the fox", "loss_weights": [1, 2]}])
+    with pytest.raises(
+        PackerError, match=r"'loss_weights' holds \[1, 2\] as weight, as list.*a finite number from 0 on"
+    ):
+        packer.pack(lists, tmp_path / "lists", **options)
+    large = [
+        {"text": "the fox", "loss_weight": 1, "loss_scale": 1},
+        {"text": "a", "loss_weight": 1e30, "loss_scale": 1e30},
+    ]
+    with pytest.raises(PackerError, match=r"line 2\): its weights multiply to a number that float32 cannot hold"):
+        packer.pack(write_lines(tmp_path / "b.jsonl", large), tmp_path / "large", **options)
     late = write_lines(tmp_path / "c.jsonl", [{"text": "the fox"}, known[0]])
     with pytest.raises(PackerError, match="has 'loss_multiplier', and the first record has none; give it to all"):
         packer.pack(late, tmp_path / "late", **options)
@@ -356,6 +374,14 @@ def test_values_that_are_no_weights_are_refused_in_one_line(tmp_path, value):
         said = refused("pack", tmp_path / f"{name}.arrow", "--max-len", 8, *options)
         assert f"'{name}'" in said
         assert "a weight of the loss is a finite number from 0 on" in said
+
+
+def test_lists_of_strings_in_json_are_no_weights(tmp_path):
+    lines = [{"input_ids": [1, 2], "loss_scale": scale} for scale in ([1, 0.5], ["1", "2"])]
+    said = refused("pack", write_lines(tmp_path / "a.jsonl", lines[1:]), "--max-len", 8)
+    assert """'loss_scale' holds "1" at position 0: a weight of the loss is a finite number from 0 on""" in said
+    packer.pack(write_lines(tmp_path / "b.jsonl", lines), tmp_path / "out", max_len=8, on_error="skip", sync=False)
+    assert weights_in(tmp_path / "out") == {1: 0, 2: 0.5}
 
 
 def test_weights_whose_product_is_too_large_are_refused(tmp_path):

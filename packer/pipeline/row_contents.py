@@ -145,6 +145,7 @@ class RowContents:
                     _trained(part),
                 ]
                 cells += [*[""] * len(named), dots + _first_tokens(part["input_ids"], self.decode)]
+                cells += map(_first_values, part["kept_tokens"].values())
                 table.append([f"    .{node}", *cells])
                 owners.append((number, segment))
         if self.head is not None:
@@ -336,10 +337,11 @@ def _trained(segment: Segment) -> str:
 
 
 def _branches(segment: Segment) -> Iterator[Segment]:
-    """Yield the nodes of a tree, each with its tokens and labels; nothing for an ordinary document."""
+    """Yield the nodes of a tree, each with its values per token; nothing for an ordinary document."""
     for node in segment.get("nodes", ()):
         here = slice(node["first"], node["first"] + node["tokens"])
-        yield node | {name: segment[name][here] for name in ("input_ids", "labels")}
+        kept = {name: values[here] for name, values in segment["kept_tokens"].items()}
+        yield node | {name: segment[name][here] for name in ("input_ids", "labels")} | {"kept_tokens": kept}
 
 
 def _painted(segment: Segment, line: str, paint: Paint) -> str:

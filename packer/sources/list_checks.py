@@ -312,7 +312,8 @@ def _mask_fault(batch: Batch, columns: Columns) -> DocumentError | None:
         wrong = ~is_weight_of_loss(found) if is_weight else (found != 0) & (found != 1)
         for row, at, position in _first_place(wrong, lengths):
             limit = WEIGHT_LIMIT if is_weight else "a mask is 0 or 1"
-            message = f"'{name}' holds {found[at]} at position {position}: {limit}; fix the source"
+            value = shown(found[at]) if found.dtype.kind == "O" else found[at]
+            message = f"'{name}' holds {value} at position {position}: {limit}; fix the source"
             faults.append(DocumentError(row, message, reason="invalid_labels"))
     return min(faults, key=attrgetter("row"), default=None)
 
@@ -427,7 +428,9 @@ def with_weights(batch: Batch, weights: NDArray[np.float32]) -> Batch:
     lengths, labels = list_lengths(lists), values_of(lists)
     weights = weights * as_numpy(values_of(stored_weights(batch)))
     for row, *_ in _first_place(~np.isfinite(weights), lengths):
-        raise DocumentError(row, "its weights multiply to a number that float32 cannot hold", reason="invalid_labels")
+        record = row if batch.records is None else int(batch.records[row])
+        message = "its weights multiply to a number that float32 cannot hold; fix the source"
+        raise DocumentError(record, message, reason="invalid_labels")
     if (weights == 0).any():
         labels = pc.if_else(as_arrow(weights != 0), labels, as_scalar(NO_LOSS, labels.type))
     extra = {name: column for name, column in batch.extra.items() if name != LOSS_WEIGHTS}
@@ -495,7 +498,9 @@ WEIGHT_LIMIT = "a weight of the loss is a finite number from 0 on"
 
 
 def is_weight_of_loss(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each number is a weight: at least 0, and finite as float32."""
+    """Return whether each value is a weight: a number from 0 on, and finite as float32."""
+    if values.dtype.kind not in "biuf":  # strings and other objects of JSON
+        return np.zeros(len(values), np.bool_)
     with np.errstate(over="ignore"):
         found: NDArray[np.bool_] = (values >= 0) & np.isfinite(values.astype(np.float32))
     return found
@@ -522,7 +527,8 @@ def mask_of_numbers(
     fits = is_weight_of_loss(values) if is_weight else is_length
     for row in np.flatnonzero(~fits)[:1].tolist():
         limit = f"for {lengths[row]} tokens: it is the number of tokens at the beginning that are not trained"
-        limit = f"as weight: {WEIGHT_LIMIT}; fix the source" if is_weight else limit
+        kind = "" if is_numeric(numbers.type) else f", as {numbers.type}"
+        limit = f"as weight{kind}: {WEIGHT_LIMIT}; fix the source" if is_weight else limit
         raise DocumentError(row, f"'{name}' holds {str(numbers[row])[:40]} {limit}", reason="invalid_labels")
     if is_weight:
         return np.repeat(values.astype(np.float32), lengths)

@@ -96,6 +96,8 @@ _RENAME = "has different meanings in different tools; name it loss_mask if it is
 _WEIGHTS = (
     *(Field(name, "weight", "weighted losses") for name in ("sample_weight", "loss_weight")),
     Field("loss_multiplier", "weight", "NeMo-RL"),
+    Field("loss_weights", "weight", "LLaMA-Factory, packer tokenize"),
+    Field("loss_scale", "weight", "ms-swift"),
 )
 _MARKS = (
     Field("weight", "weight", "OpenAI, ShareGPT, Axolotl"),
@@ -206,8 +208,6 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("answer_start_idx", "prompt_length", "NeMo, Megatron-Bridge"),
         *(Field(name, "weight", "weighted losses", only_lists=True) for name in ("weight", "weights")),
         *_WEIGHTS,
-        Field("loss_weights", "weight", "LLaMA-Factory, packer tokenize"),
-        Field("loss_scale", "weight", "ms-swift"),
         *(Field(name, "refused", by, _RENAME) for name, by in (("mask", "many tools"), ("action_mask", "OpenRLHF"))),
         Field(
             "padding_mask",

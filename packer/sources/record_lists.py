@@ -306,7 +306,8 @@ def weighted_records(
         return batch
     assert batch.records is not None
     weights = [mask_of_numbers(name, values_of_column(records, name), ones, is_weight=True) for name in names]
-    of_documents = np.prod(weights, axis=0, dtype=np.float32)[batch.records]
+    with np.errstate(over="ignore"):  # refused below
+        of_documents = np.prod(weights, axis=0, dtype=np.float32)[batch.records]
     return with_weights(batch, of_documents.repeat(list_lengths(batch.input_ids)))
 
 
