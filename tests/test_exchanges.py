@@ -159,7 +159,7 @@ def test_the_summary_says_what_does_not_see_the_beginning_of_its_chat(tmp_path):
     assert naive_starts([30, 20, 60], 32) == [0, 30, 50, 82]
     later = sum(label != -100 for at, label in enumerate(labels) if at > 30 and at not in (50, 82))
     facts = facts_of("pack", source, "--max-len", 32, "-o", tmp_path / "out")
-    assert facts["in later pieces"] == [str(later), "of documents, whose beginning they do not see"]
+    assert facts["in later segments"] == [str(later), "of documents, whose beginning they do not see"]
     facts = facts_of("pack", source, "--max-len", 32, "--long", "truncate", "-o", tmp_path / "cut")
     cut_off = sum(label != -100 for label in labels[32:])
     assert facts["truncated"] == [str(cut_off), "trained tokens that are cut off"]
@@ -167,7 +167,7 @@ def test_the_summary_says_what_does_not_see_the_beginning_of_its_chat(tmp_path):
 
 def test_texts_have_no_such_line(tmp_path):
     source = write_lines(tmp_path / "texts.jsonl", [{"input_ids": [*range(99)]}])
-    assert "in later pieces" not in facts_of("pack", source, "--max-len", 32, "-o", tmp_path / "out")
+    assert "in later segments" not in facts_of("pack", source, "--max-len", 32, "-o", tmp_path / "out")
     assert packer.load(tmp_path / "out").manifest.totals.tokens_trained_later == 64
 
 

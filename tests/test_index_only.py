@@ -65,7 +65,8 @@ def test_counts_of_trained_tokens_are_counted_again_with_the_source(tmp_path, na
     assert list(packer.verify(index)) == []
     (fault,) = packer.verify(index, source)
     assert re.match(
-        r"data-00000.*arrow has .* (trained tokens( in later pieces)?|segments without a trained token), the man", fault
+        r"data-00000.*arrow has .* (trained tokens( in later segments)?|segments without a trained token), the man",
+        fault,
     )
 
 

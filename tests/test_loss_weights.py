@@ -4,6 +4,7 @@ The weight of each token is written down by hand. Tokens of documents are unique
 """
 
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -381,6 +382,13 @@ def test_lists_of_strings_in_json_are_no_weights(tmp_path):
     assert """'loss_scale' holds "1" at position 0: a weight of the loss is a finite number from 0 on""" in said
     packer.pack(write_lines(tmp_path / "b.jsonl", lines), tmp_path / "out", max_len=8, on_error="skip", sync=False)
     assert weights_in(tmp_path / "out") == {1: 0, 2: 0.5}
+
+
+def test_weights_that_would_be_stored_as_0_are_refused(tmp_path):
+    for name, weight in (("a", 1e-60), ("b", 1e300)):
+        source = write_lines(tmp_path / f"{name}.jsonl", [{"input_ids": [1, 2, 3], "loss_multiplier": weight}])
+        with pytest.raises(PackerError, match=f"holds {re.escape(str(weight))} as weight.* that float32 holds"):
+            packer.pack(source, tmp_path / "out", max_len=8)
 
 
 def test_weights_whose_product_is_too_large_are_refused(tmp_path):

@@ -357,7 +357,7 @@ def _facts(manifest: Manifest) -> Iterator[Fact]:
         yield "trained", totals.tokens_trained, f"{share} of packed{weighted}"
         yield "  untrained", totals.segments_untrained, "segments without a trained token"
         if manifest.source.labels or EXCHANGE_STARTS in manifest.source.columns:
-            yield "  in later pieces", totals.tokens_trained_later, "of documents, whose beginning they do not see"
+            yield "  in later segments", totals.tokens_trained_later, "of documents, whose beginning they do not see"
         yield "  truncated", totals.tokens_trained_truncated, "trained tokens that are cut off"
 
     packed, groups = totals.rows, totals.groups

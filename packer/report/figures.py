@@ -278,7 +278,7 @@ class Figures:
         rows, padding = self.row_figures, f"{rounded(self.padding_tokens / self.rows)} tokens per row{self._aligned()}"
         facts = [
             ["documents", f"{self.documents:,}", f"{rounded(self.packing_factor)} per row"],
-            ["segments", f"{self.segments:,}", "documents, and pieces of split ones"],
+            ["segments", f"{self.segments:,}", "documents, and segments of split ones"],
             ["tokens", f"{self.tokens:,}", f"the rows are {percent(self.totals.efficiency)} full"],
             ["padding", percent(self.padding.packed), padding],
             *row_facts(rows),

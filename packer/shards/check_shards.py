@@ -155,7 +155,7 @@ def trained_faults(entry: ShardEntry, found: Counts) -> Iterator[str]:
         yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
     if found.trained_later != entry.trained_later:
         later, expected = found.trained_later, entry.trained_later
-        yield f"{entry.file} has {later:,} trained tokens in later pieces, the manifest says {expected:,}"
+        yield f"{entry.file} has {later:,} trained tokens in later segments, the manifest says {expected:,}"
 
 
 def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> Counts:

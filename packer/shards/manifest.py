@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.column_names import ROW_DOCUMENT
+from packer.errors import PackerError
 from packer.json_records import ShardEntry, SourceIdentity, Totals, read_fields
 from packer.options import PackOptions, byte_size
 from packer.plain_text import html_table
@@ -78,6 +79,8 @@ class Manifest:
         the index in the first file. In other files the index is unknown, None, because only documents are counted.
         """
         number = int(np.searchsorted(self._file_ends, document, side="right"))
+        if number == len(self._file_ends):
+            raise PackerError(f"{MANIFEST} is damaged: document {document} is in none of its files; restore it")
         file = self.source.files[number]
         if self.options.numbers_records:
             return file.name, record if number == 0 else None

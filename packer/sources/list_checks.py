@@ -41,7 +41,7 @@ from packer.sources.documents import (
     value_message,
     wrong_values,
 )
-from packer.sources.meanings import ATTENTION, INVERSE_MASKS
+from packer.sources.meanings import ATTENTION, INVERSE_MASKS, WEIGHTED_MASKS
 from packer.token_memory import list_lengths
 
 BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
@@ -308,7 +308,9 @@ def _mask_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     """Find the first document with a mask that holds other values than 0 and 1, or with a weight that is none."""
     lengths, faults = list_lengths(batch.input_ids), []
     for name in columns.masks:
-        found, is_weight = _numbers(batch.extra[name]), name in columns.weights
+        found = _numbers(batch.extra[name])
+        is_byte_mask = name in WEIGHTED_MASKS and found.dtype == np.uint8  # as datatrove and OLMo write masks
+        is_weight = name in columns.weights and not is_byte_mask
         wrong = ~is_weight_of_loss(found) if is_weight else (found != 0) & (found != 1)
         for row, at, position in _first_place(wrong, lengths):
             limit = WEIGHT_LIMIT if is_weight else "a mask is 0 or 1"
@@ -493,16 +495,17 @@ def values_of(lists: pa.Array) -> pa.Array:
     return lists.values.slice(first, last - first)
 
 
-WEIGHT_LIMIT = "a weight of the loss is a finite number from 0 on"
+WEIGHT_LIMIT = "a weight of the loss is a finite number from 0 on that float32 holds"
 """End of the error message about a value that is no weight."""
 
 
 def is_weight_of_loss(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each value is a weight: a number from 0 on, and finite as float32."""
+    """Return whether each value is a weight: a number from 0 on that float32 holds, without becoming 0 or infinite."""
     if values.dtype.kind not in "biuf":  # strings and other objects of JSON
         return np.zeros(len(values), np.bool_)
     with np.errstate(over="ignore"):
-        found: NDArray[np.bool_] = (values >= 0) & np.isfinite(values.astype(np.float32))
+        stored = values.astype(np.float32)
+        found: NDArray[np.bool_] = (values >= 0) & np.isfinite(stored) & ((stored > 0) == (values > 0))
     return found
 
 
