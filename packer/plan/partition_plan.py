@@ -302,19 +302,16 @@ class BlockMarker:
         self._target = target
         self._starts = [np.zeros(1, np.int64)]
         self._documents = 0
-        self._open_place = 0
+        self._places = 0
 
     def add(self, places: NDArray[np.int64]) -> None:
         """Add documents; `places` has the number of tokens that each takes in rows."""
-        sums = np.cumsum(np.maximum(places, self._target // BLOCK_DOCUMENTS))
-        starts, before = [], 0
-        while (last := int(np.searchsorted(sums, before + self._target - self._open_place))) < len(places):
-            starts.append(self._documents + last + 1)
-            before, self._open_place = int(sums[last]), 0
-        if len(places):
-            self._open_place += int(sums[-1]) - before
-        self._starts.append(np.array(starts, np.int64))
-        self._documents += len(places)
+        if not len(places):
+            return
+        sums = self._places + np.cumsum(np.maximum(places, self._target // BLOCK_DOCUMENTS), dtype=np.int64)
+        blocks = np.append(self._places, sums) // self._target
+        self._starts.append(self._documents + 1 + np.flatnonzero(np.diff(blocks)))
+        self._documents, self._places = self._documents + len(places), int(sums[-1])
 
     def finish(self) -> NDArray[np.int64]:
         """Return the block starts plus the end: block b has the documents starts[b] to starts[b + 1] - 1."""

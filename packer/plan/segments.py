@@ -494,16 +494,14 @@ class SegmentReader:
 
     def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the lengths of the documents of ranges, in order; int32."""
-        lengths, done = np.empty(int(np.diff(ranges).sum()), np.int32), 0
-        for begin, end in ranges.tolist():
-            for first in range(begin, end, _READ_TOGETHER):  # document numbers take twice the memory of lengths
-                documents = np.arange(first, min(first + _READ_TOGETHER, end))
-                out = lengths[done : done + len(documents)]
-                if self.lengths is not None:
-                    out[:] = self.lengths[documents]
-                elif self.source is not None:
-                    lengths_of(self.source.table.input_ids.addresses, documents, out)
-                done += len(documents)
+        lengths = np.empty(int(np.diff(ranges).sum()), np.int32)
+        for first in range(0, len(lengths), _READ_TOGETHER):  # document numbers take twice the memory of lengths
+            out = lengths[first : first + _READ_TOGETHER]
+            documents = documents_in(ranges, np.arange(first, first + len(out)))
+            if self.lengths is not None:
+                out[:] = self.lengths[documents]
+            elif self.source is not None:
+                lengths_of(self.source.table.input_ids.addresses, documents, out)
         return lengths
 
 
