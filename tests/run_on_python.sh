@@ -33,7 +33,7 @@ cd /checkout
 "python$1" -m venv .venv && . .venv/bin/activate
 python --version
 pip install -q .
-packer demo --output /tmp/packer-demo
+packer demo --output ../packer-demo
 pip install -q ".[store,fast,dev]"
 pip list
 pytest -n 2 -p no:cacheprovider @tests/fast.txt

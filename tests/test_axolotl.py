@@ -16,7 +16,7 @@ from packer import PackerError  # noqa: E402  these need torch
 from tests.helpers import axolotl_training  # noqa: E402
 from tests.helpers.documents import make_example, make_source  # noqa: E402
 from tests.helpers.models import VOCABULARY, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
-from tests.helpers.weighted_steps import document_weights, step_alone, token_weights, weighted_source  # noqa: E402
+from tests.helpers.weighted_steps import whole_documents  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,19 +55,13 @@ def test_axolotl_trains_as_on_documents_alone(example, train, attention):
 @pytest.mark.parametrize("loss", ["document", "weight"])
 def test_a_loss_by_weights_trains_as_documents_alone(train, tmp_path, loss):
     """Steps of two micro-batches of different sizes."""
-    source = weighted_source()
-    example = make_example(tmp_path / "whole", source, add_column=[], long="drop")
-    pieces = {key: piece for key, piece in example.pieces.items() if (key[0], 32) not in example.pieces}
-    model = tiny_llama(dtype=torch.float64)
-    weight_of = token_weights(source) if loss == "weight" else document_weights(pieces)
-    expected, gradients = step_alone(model, pieces, [list(pieces)], weight_of)
+    example, expected, norm, plain_norm = whole_documents(tmp_path / "whole", loss)
     rows = {"micro_batch_size": example.rows - 2, "gradient_accumulation_steps": 2}
     first, second, *_ = train(packed=example.packed, packed_loss=loss, **rows)
     assert first["loss"] == pytest.approx(expected, abs=1e-4)
-    norm = torch.stack([each.norm() for each in gradients.values()]).norm().item()
     assert first["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert first["grad_norm"] != pytest.approx(plain_norm, rel=0.001)
     assert second["loss"] < first["loss"]
-    assert train_alone(model, pieces).gradient_norm != pytest.approx(norm, rel=0.001)
 
 
 @pytest.mark.filterwarnings("ignore")

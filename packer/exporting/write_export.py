@@ -39,8 +39,8 @@ from packer.shards.files import HashingFile, WrittenFile, check_files, shard_num
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.signals import raise_if_interrupted
-from packer.stores import AnyPath, any_path, is_remote
-from packer.stores.paths import expanded, local_output
+from packer.stores import AnyPath, is_remote
+from packer.stores.paths import local_output, packed_path
 from packer.stores.store import Store
 
 EXPORT_VERSION = 2
@@ -158,7 +158,7 @@ def _load_with_tokens(packed: str | Path) -> PackedDataset:
     """Open a packed dataset, which must be on a disk and contain tokens."""
     if is_remote(packed):
         raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
-    read_manifest(any_path(expanded(packed)), intact=True)  # first, because sizes are compared with it
+    read_manifest(packed_path(packed), intact=True)  # first, because sizes are compared with it
     dataset = load(packed)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")

@@ -103,8 +103,8 @@ def _weights_of(readers: Sequence[Reader], name: str, options: ReadOptions) -> l
     known = [each for each in known if each not in options.value_columns]
     if options.pairs and known:
         raise PackerError(
-            f"{name}: '{known[0]}' is the weight of a record, and --pairs stores none: remove it, or carry it unused "
-            f"with --keep {known[0]}"
+            f"{name}: '{known[0]}' is the weight of a record, and --pairs stores none: remove it, or rename it to "
+            "keep it unused"
         )
     weights = [*dict.fromkeys((*known, *((options.weight,) if options.weight else ())))]
     for reader, each in ((reader, each) for reader in named for each in weights if each not in reader.names):

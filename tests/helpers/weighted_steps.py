@@ -13,8 +13,8 @@ import transformers
 from torch.nn.functional import cross_entropy
 
 import packer
-from tests.helpers.documents import MAX_LEN, make_source
-from tests.helpers.models import gradients, recorded_gradients, tiny_llama, tiny_tokenizer
+from tests.helpers.documents import MAX_LEN, make_example, make_source
+from tests.helpers.models import gradients, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone
 from tests.helpers.torch_jobs import job
 
 
@@ -107,6 +107,18 @@ def weighted_source():
 def token_weights(source):
     """Return the `weight_of` of the weights in a source."""
     return lambda key, _: source["loss_weights"][key[0]][key[1] : key[1] + MAX_LEN]
+
+
+def whole_documents(folder, loss):
+    """Pack weighted documents; return the example, and of a step on them alone (loss, norm, norm without weights)."""
+    source = weighted_source()
+    example = make_example(folder, source, add_column=[], long="drop")
+    pieces = {key: piece for key, piece in example.pieces.items() if (key[0], 32) not in example.pieces}
+    model = tiny_llama(dtype=torch.float64)
+    weight_of = token_weights(source) if loss == "weight" else document_weights(pieces)
+    expected, found = step_alone(model, pieces, [list(pieces)], weight_of)
+    norm = torch.stack([each.norm() for each in found.values()]).norm().item()
+    return example, expected, norm, train_alone(model, pieces).gradient_norm
 
 
 def assert_steps_as_alone(ranks, pieces, weight_of):
