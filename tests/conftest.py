@@ -13,7 +13,6 @@ import pytest
 from hypothesis import settings
 
 from packer.algorithms import jit
-from tests.helpers.small import shrink
 
 pytest.register_assert_rewrite("tests.helpers")
 
@@ -147,15 +146,6 @@ def _no_lines_of_progress():
     """No line of progress every 15 seconds, of a command that takes that long on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("packer.progress.INTERVAL", float("inf"))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _few_characters(pytestconfig):
-    """Compare gigatoken with the library on all characters at night only; texts with others go to the library."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not pytestconfig.getoption("nightly"):
-            shrink(patch, compared_characters=range(1, 0x500))
         yield
 
 

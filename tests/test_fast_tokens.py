@@ -23,13 +23,6 @@ tokenizers = pytest.importorskip("tokenizers")
 needs_gigatoken = pytest.mark.skipif(tokens_module.gigatoken_version() is None, reason="gigatoken is not installed")
 
 
-@pytest.fixture(autouse=True)
-def few_characters(monkeypatch, tmp_path):
-    """Compare a part of Unicode, and keep nothing."""
-    shrink(monkeypatch, compared_characters=range(1, 0x300))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 ALPHABET = [
     "ab",
     " ",
@@ -133,8 +126,7 @@ PARTS = [
 def test_texts_with_characters_of_later_versions_of_unicode_have_the_tokens_of_the_library(
     name, tmp_path, shared_data, monkeypatch
 ):
-    characters = {*range(1, 0x1100), *range(0x1D00, 0x2100), *map(ord, "".join(PARTS))}
-    shrink(monkeypatch, fast_characters=1, compared_characters=sorted(characters))
+    shrink(monkeypatch, fast_characters=1)
     path = shared_data / "tokenizers" / name
     if name == "NFC":
         kinds()[name].save(str(path := tmp_path / "tokenizer.json"))
@@ -142,13 +134,13 @@ def test_texts_with_characters_of_later_versions_of_unicode_have_the_tokens_of_t
     draw = random.Random(3)
     drawn = ["".join(draw.choices(PARTS, k=draw.randrange(1, 9))) for _ in range(20_000)]
     mixed = ["".join(draw.choices([*PARTS, *OTHERS], k=draw.randrange(1, 9))) for _ in range(5_000)]
-    texts = [*OTHERS, *drawn, *mixed]
     tokens.fast._left_to_compare = 0
-    found = tokens.encode([MarkedText(text) for text in texts], places=False)
-    ids, ends = by_library(tokens.backend, texts)
-    assert np.array_equal(found.ends, ends)
-    assert np.array_equal(found.ids, ids)
-    assert 10_000 < found.by_gigatoken <= len(texts) - len(OTHERS)
+    for texts, others in ((drawn, 0), ([*OTHERS, *mixed], len(OTHERS))):  # characters are compared when they occur
+        found = tokens.encode([MarkedText(text) for text in texts], places=False)
+        ids, ends = by_library(tokens.backend, texts)
+        assert np.array_equal(found.ends, ends)
+        assert np.array_equal(found.ids, ids)
+        assert 1_000 < found.by_gigatoken <= len(texts) - others
 
 
 @needs_gigatoken
@@ -169,8 +161,7 @@ def test_text_that_the_normalizer_turns_into_an_added_token_has_the_tokens_of_th
 
     from tests.helpers.chat_templates import trained
 
-    compared = {*range(1, 0x100), *map(ord, added + written + written.upper())}
-    shrink(monkeypatch, fast_characters=1, compared_characters=sorted(compared))
+    shrink(monkeypatch, fast_characters=1)
     made = tokenizers.Tokenizer.from_str(trained().to_str())
     made.normalizer = getattr(normalizers, normalizer)()
     made.add_tokens([added])
@@ -181,28 +172,23 @@ def test_text_that_the_normalizer_turns_into_an_added_token_has_the_tokens_of_th
     assert np.array_equal(tokens.encode([MarkedText(text)], places=False).ids, by_library(tokens.backend, [text])[0])
 
 
-@needs_gigatoken
-@pytest.mark.parametrize("kept", ["nothing", "damaged", "no folder"])
-def test_what_was_compared_before_is_not_compared_again(kept, tmp_path, monkeypatch):
-    shrink(monkeypatch, fast_characters=1)
-    kinds()["NFC"].save(str(tmp_path / "tokenizer.json"))
-    cache = tmp_path / "cache"
-    if kept == "no folder":
-        cache.write_text("")
+def test_a_character_that_occurs_later_is_compared_before_gigatoken_tokenizes_it(tokenizer, tmp_path, monkeypatch):
+    """A way that drops one letter tokenizes all documents but the one with this letter, which comes later."""
 
-    def encoded():
-        count = TextTokens(open_tokenizer(str(tmp_path / "tokenizer.json"))).encode([MarkedText("a")], places=False)
-        return count.by_gigatoken
+    def drops(backend):
+        return lambda texts: by_library(backend, [text.replace("\u01c3", "") for text in texts])
 
-    compared = []
-    usual = tokens_module._compare
-    monkeypatch.setattr(tokens_module, "_compare", lambda *given: compared.append(1) or usual(*given))
-    assert encoded() == 1
-    if kept == "damaged":
-        (path,) = cache.glob("packer/unlike-*.json")
-        path.write_text("[1, -5")
-    assert encoded() == 1
-    assert len(compared) == (1 if kept == "nothing" else 2)
+    texts = ["fox " * 5 + "\u01c3" * (at == 3500) for at in range(4000)]
+    source = write_lines(tmp_path / "letters.jsonl", [{"text": text} for text in texts])
+    monkeypatch.setattr(tokens_module, "gigatoken_version", lambda: None)
+    expected, _ = packed(source, tokenizer, tmp_path / "expected")
+    monkeypatch.setattr(tokens_module, "gigatoken_version", lambda: "0")
+    shrink(monkeypatch, fast_characters=1, first_characters=0, compared_documents=1 << 62)
+    shrink(monkeypatch, piece=1 << 15, record_block=1 << 13)
+    monkeypatch.setattr(tokens_module, "load", drops)
+    found, totals = packed(source, tokenizer, tmp_path / "found")
+    assert found == expected
+    assert totals.documents_by_gigatoken == 3999
 
 
 def test_the_first_documents_are_compared_to_their_ends(texts, tokenizer, tmp_path, monkeypatch, caplog):

@@ -2,8 +2,8 @@
 
 gigatoken, if it is installed, is many times as fast as the tokenizers library, and gives the same tokens for most
 tokenizers. Its results are always checked against the library: on texts that are hard to tokenize, on all added tokens
-and all characters, on the first documents, and on one in a thousand of the others, drawn by hash. Texts with characters
-that gigatoken treats differently are left to the library. Any other difference is an error.
+and every character that occurs, on the first documents, and on one in a thousand of the others, drawn by hash. Texts
+with characters that gigatoken treats differently are left to the library. Any other difference is an error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import threading
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +27,6 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError, SourceError, check_address_space, first_line, shortage
-from packer.progress import STATUS
 from packer.sources.documents import DocumentError
 from packer.text.tokenizer import PROBES, Tokenizer, TokenizerContent, added_tokens, shared_length
 
@@ -65,11 +62,9 @@ _WORDS = (
     "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea \u1e9b\u0323 \ufffd \ufeff \x00 \x7f \U0010ffff \ue000"
 )
 
-CACHE_DIR = "PACKER_CACHE_DIR"
-"""Environment variable with the folder for cached results; by default, the user's cache folder."""
-
-_COMPARED = range(1, 0xF0000)  # without the private-use planes
 _GROUP = 64  # number of characters that are first compared in one text
+_NEW, _ALIKE, _UNLIKE = range(3)  # states of a character: not compared yet, or how its comparison ended
+_COMPOSED = range(0x20000)  # includes all characters that canonically decompose into two
 
 Span = tuple[int, int]
 """Characters first:last of a text."""
@@ -336,8 +331,7 @@ class _Loaded(NamedTuple):
     """gigatoken with a tokenizer, after comparison with the library."""
 
     encode: Encode
-    unlike: NDArray[np.bool_]
-    """For each code point, whether texts that contain it are left to the library."""
+    characters: ComparedCharacters
 
 
 class FastTokens:
@@ -364,8 +358,8 @@ class FastTokens:
         loaded = self._opened(texts)
         if loaded is None:
             return None
-        left = texts_with(loaded.unlike, texts)
         try:
+            left = loaded.characters.unlike_texts(texts)
             ids, ends = loaded.encode(texts)
         except BaseException as error:
             if not is_refusal(error):
@@ -404,17 +398,11 @@ class FastTokens:
         return self._loaded if self._is_used else None
 
     def _load(self) -> _Loaded:
-        from importlib import metadata
-
         encode, library = load(self._backend), partial(by_library, self._backend)
         hard = hard_texts(self._content.settings)
         if found := _differing(encode, library, hard):
             raise ValueError(f"it has other tokens for {hard[found[0]][:40]!a}")
-        key = json_hash([*self._content, gigatoken_version(), metadata.version("tokenizers")])
-        unlike = unlike_characters(encode, library, key)
-        if unlike[1:128].any():
-            raise ValueError(f"it has other tokens for {chr(1 + int(np.argmax(unlike[1:128])))!a}")
-        return _Loaded(encode, unlike)
+        return _Loaded(encode, ComparedCharacters(encode, library))
 
     def _compared(self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64]) -> list[int]:
         """Return the documents to compare with the library: the first ones, and one in a thousand of the others."""
@@ -507,41 +495,52 @@ def _drawn(ids: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int64]
     return np.flatnonzero((totals * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % np.uint64(_ONE_IN) == 0)
 
 
-def unlike_characters(one: Encode, other: Encode, key: str) -> NDArray[np.bool_]:
-    """Return for each code point, shape (0x110000,), whether two tokenizers may treat it differently.
+class ComparedCharacters:
+    """Compares two tokenizers on characters when they first occur, to find texts that may have other tokens.
 
     Libraries contain tables of different Unicode versions. Later versions add characters but never change the class,
     combining order or composition of existing ones. Two libraries therefore agree on texts whose characters are in both
-    versions.
+    versions. Characters are compared between letters, digits, spaces, apostrophes and marks. A character that Python
+    does not know counts as different.
 
-    The libraries are compared on all characters that Python knows, between letters, digits, spaces, apostrophes and
-    marks; all other characters count as different. The result is cached under `key`, which must identify tokenizers and
-    versions.
+    Raises a ValueError if the tokenizers differ on an ASCII character.
     """
-    known = [code for code in _COMPARED if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
-    path = _cache_folder() / f"unlike-{key}-{unicodedata.unidata_version}-{len(known)}.json"
-    found = _read(path)
-    if found is None:
-        STATUS.info("comparing two ways to tokenize on all characters, once for this tokenizer")
-        found = _compare(known, one, other)
-        _write(path, found)
-    unlike = np.ones(sys.maxunicode + 1, np.bool_)
-    unlike[known] = False
-    unlike[found] = True
-    return unlike
 
+    def __init__(self, one: Encode, other: Encode) -> None:
+        self._one, self._other = one, other
+        self._states = np.full(sys.maxunicode + 1, _NEW, np.uint8)
+        self._compare(range(128))
+        pairs = [*chain.from_iterable(map(_decompositions, map(chr, _COMPOSED)))]
+        self._states[[ord(pairs[at][0]) for at in _differing(one, other, pairs)]] = _UNLIKE
+        found = np.flatnonzero(self._states[:128] == _UNLIKE)
+        if len(found):
+            raise ValueError(f"it has other tokens for {chr(found[0])!a}")
 
-def texts_with(characters: NDArray[np.bool_], texts: Sequence[str]) -> list[int]:
-    """Return the indices of the texts that contain any of the characters; none of the characters is ASCII."""
-    numbers = [at for at, text in enumerate(texts) if not text.isascii()]
-    codes = np.frombuffer("".join(texts[at] for at in numbers).encode("utf-32-le"), np.uint32)
-    places = np.flatnonzero(characters[codes])
-    ends = np.cumsum([len(texts[at]) for at in numbers], dtype=np.int64)
-    return [numbers[at] for at in np.unique(np.searchsorted(ends, places, side="right"))]
+    def unlike_texts(self, texts: Sequence[str]) -> list[int]:
+        """Return the indices of the texts with characters that the tokenizers treat differently."""
+        numbers = [at for at, text in enumerate(texts) if not text.isascii()]
+        codes = np.frombuffer("".join(texts[at] for at in numbers).encode("utf-32-le"), np.uint32)
+        self._compare(np.unique(codes[self._states[codes] == _NEW]).tolist())
+        places = np.flatnonzero(self._states[codes] == _UNLIKE)
+        ends = np.cumsum([len(texts[at]) for at in numbers], dtype=np.int64)
+        return [numbers[at] for at in np.unique(np.searchsorted(ends, places, side="right"))]
+
+    def _compare(self, codes: Sequence[int]) -> None:
+        """Set the states of characters."""
+        contexts = {code: _context(chr(code)) for code in codes if _is_known(chr(code))}
+        groups = [[*contexts][first : first + _GROUP] for first in range(0, len(contexts), _GROUP)]
+        # compare many characters in one text, and single ones only if the tokens differ
+        texts = ["".join(map(contexts.__getitem__, group)) for group in groups]
+        doubtful = [*chain.from_iterable(groups[at] for at in _differing(self._one, self._other, texts))]
+        differing = _differing(self._one, self._other, [*map(contexts.__getitem__, doubtful)])
+        alike = contexts.keys() - {doubtful[at] for at in differing}
+        self._states[codes] = [_ALIKE if code in alike else _UNLIKE for code in codes]
 
 
 def _differing(one: Encode, other: Encode, texts: Sequence[str]) -> list[int]:
     """Return the indices of the texts with different tokens."""
+    if not texts:
+        return []
     ones, others = one(texts), other(texts)
     if _are_equal(ones, others):
         return []
@@ -549,27 +548,20 @@ def _differing(one: Encode, other: Encode, texts: Sequence[str]) -> list[int]:
     return [at for at, (a, b) in enumerate(zip(*both, strict=True)) if not np.array_equal(a, b)]
 
 
-def _compare(codes: Sequence[int], one: Encode, other: Encode) -> list[int]:
-    """Return the characters that are treated differently, ascending."""
-    contexts = {chr(code): _context(chr(code), chr(near)) for code, near in pairwise([*codes, codes[0]])}
-    groups = [list(contexts)[first : first + _GROUP] for first in range(0, len(contexts), _GROUP)]
-    found: set[str] = set()
-    # compare many characters in one text, and single ones only if the tokens differ
-    for number in _differing(one, other, ["".join(map(contexts.__getitem__, group)) for group in groups]):
-        group = groups[number]
-        found.update(group[at] for at in _differing(one, other, [contexts[each] for each in group]))
-    pairs = list(chain.from_iterable(map(_decompositions, contexts)))
-    found.update(pairs[at][0] for at in _differing(one, other, pairs))
-    return sorted(map(ord, found))
+def _context(character: str) -> str:
+    """Return a text that reveals the class of a character, and whether it is a mark.
 
-
-def _context(character: str, near: str) -> str:
-    """Return a text that reveals the class of a character, and whether it is a mark. `near` is usually of its script.
-
-    Subtle: a mark of any class but 0 is sorted between U+0345, of the last class, and U+0334, of the first.
+    Subtle: a mark of any class but 0 is sorted between U+0345, of the last class, and U+0334, of the first. The next
+    character is usually of the same script.
     """
-    c = character
+    c, near = character, chr(ord(character) + 1)
+    near = near if _is_known(near) else c
     return f"a{c}b {c}'s  {c}\n{c}\n\n1{c}2 !{c}?\t{c}{c}{near}{c}a\u0345{c}\u0334"
+
+
+def _is_known(character: str) -> bool:
+    """Whether Python's version of Unicode contains a character."""
+    return unicodedata.category(character) not in ("Cn", "Cs")
 
 
 def _decompositions(character: str) -> Iterable[str]:
@@ -578,29 +570,3 @@ def _decompositions(character: str) -> Iterable[str]:
     if len(parts) == 2 and not parts[0].startswith("<"):
         yield "".join(chr(int(part, 16)) for part in parts)
         yield unicodedata.normalize("NFD", character)
-
-
-def _cache_folder() -> Path:
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packer"
-    return Path(os.environ.get(CACHE_DIR) or usual)
-
-
-def _read(path: Path) -> list[int] | None:
-    """Read a cached result. Returns None if there is none."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    is_valid = isinstance(found, list) and all(type(code) is int and 0 <= code <= sys.maxunicode for code in found)
-    return found if is_valid else None
-
-
-def _write(path: Path, found: list[int]) -> None:
-    """Write a result to the cache. Does nothing if its folder is not writable."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
-            file.write(json.dumps(found))
-        Path(file.name).replace(path)
-    except OSError:
-        return

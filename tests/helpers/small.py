@@ -23,7 +23,7 @@ PLACES = {
     "piece": "packer.sources.spill._PIECE",
     "compared_documents": "packer.text.tokens._ONE_IN",
     "fast_characters": "packer.text.tokens._ENOUGH",
-    "compared_characters": "packer.text.tokens._COMPARED",
+    "first_characters": "packer.text.tokens._FIRST",
     "worth_processes": "packer.sources.spill.WORTH_PROCESSES",
     "json_block": "packer.sources.json_files._BLOCK",
     "record_block": "packer.sources.format_reader.BLOCK",
