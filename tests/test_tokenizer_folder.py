@@ -33,11 +33,13 @@ def compare(folder):
     out = Path(folder) / "out"
     packer.pack(source, out, max_len=512, tokenizer=path, eos=has_eos, algorithm="sequential", sync=False)
     source.unlink()
+    manifest = packer.load(out).manifest
     found = [tokens for _, _, tokens, _ in segments_in(packer.load(out))]
     for text, tokens in zip(TEXTS, found, strict=True):
         ids = tokenizer(text)["input_ids"]
         ends = has_eos and ids[-1:] != [tokenizer.eos_token_id]
         assert tokens == [*ids, *[tokenizer.eos_token_id] * ends], text
+    return manifest
 
 
 def change(folder, name="tokenizer_config.json", **values):
@@ -280,6 +282,58 @@ def reorder(folder):
 def test_unusual_settings_are_read_as_transformers_does(folders, tmp_path, kind, edit):
     edit(folders(kind, tmp_path))
     compare(tmp_path)
+
+
+def change_parts(folder, **parts):
+    """Change parts of a tokenizer.json."""
+    change(folder, "tokenizer.json", **parts)
+
+
+def change_model(folder, **options):
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    change_parts(folder, model=model | options)
+
+
+def flag_special_tokens(folder, **values):
+    """Change special tokens in all files."""
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    tokens = [token | (values if token["special"] else {}) for token in tokens]
+    change_parts(folder, added_tokens=tokens)
+    change(folder, added_tokens_decoder=flags(tokens))
+
+
+def drop_added_token(folder):
+    """Leave an added token out of the configuration, from which these classes take them."""
+    tokens = flags(json.loads((folder / "tokenizer.json").read_text())["added_tokens"])
+    change(folder, added_tokens_decoder=dict([*tokens.items()][1:]))
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+DIGITS = [{"type": "Digits", "individual_digits": True}, BYTES]
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
+@pytest.mark.parametrize(
+    ("edit", "by_files"),
+    [
+        (lambda folder: None, True),
+        (lambda folder: change(folder, eos_token=..., pad_token=..., unk_token=...), False),
+        (lambda folder: change_parts(folder, decoder=BYTES), True),
+        (lambda folder: flag_special_tokens(folder, single_word=False), True),
+        (lambda folder: flag_special_tokens(folder, lstrip=True), False),
+        (lambda folder: flag_special_tokens(folder, single_word=True, normalized=True), False),
+        (drop_added_token, False),
+        (lambda folder: change_parts(folder, normalizer={"type": "Lowercase"}), False),
+        (lambda folder: change_parts(folder, pre_tokenizer={"type": "Sequence", "pretokenizers": DIGITS}), False),
+        (lambda folder: change_parts(folder, decoder=None), False),
+        (lambda folder: change_model(folder, ignore_merges=True), False),
+        (lambda folder: change_model(folder, unk_token="<unk>"), False),
+        (lambda folder: change(folder, add_prefix_space=True), False),
+    ],
+)
+def test_a_class_that_replaces_parts_of_its_files_is_imported_if_they_differ(folders, tmp_path, kind, edit, by_files):
+    edit(folders(kind, tmp_path))
+    assert (compare(tmp_path).source.text.transformers is None) == by_files
 
 
 # ---- where it is opened from, and what is imported ----

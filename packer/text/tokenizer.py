@@ -1,9 +1,9 @@
 """Open tokenizers by path or Hub id: text to tokens and back, special tokens and chat templates.
 
-transformers takes seconds to import. Its generic classes only wrap a tokenizer.json. Such tokenizers are opened without
-transformers, with the same result as `AutoTokenizer`, if all keys in their files are known and consistent. If the files
-name the class of one model, that class opens the tokenizer. Everything else is left to `AutoTokenizer`, which imports
-torch.
+transformers takes a second to import. Its generic classes only wrap a tokenizer.json. Some classes of models replace
+parts of it, usually by the same parts. Such tokenizers are opened without transformers, with the same result as
+`AutoTokenizer`, if all keys in their files are known and consistent. If the files name another class of one model, that
+class opens the tokenizer. Everything else is left to `AutoTokenizer`, which imports torch.
 """
 
 from __future__ import annotations
@@ -56,6 +56,23 @@ _MODELS = {
     "Qwen2Tokenizer": {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"},
 }
 """Tokenizer class, without "Fast" -> model types for which `AutoTokenizer` uses the named class."""
+
+_WORDS_OF_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLIT = {"type": "Split", "pattern": {"Regex": _WORDS_OF_QWEN2}, "behavior": "Isolated", "invert": False}
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+_PARTS: dict[str, dict[str, Any]] = {
+    "GPT2Tokenizer": {"normalizer": None, "pre_tokenizer": {**_BYTES, "use_regex": True}},
+    "Qwen2Tokenizer": {
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_SPLIT, _BYTES]},
+    },
+}
+"""Parts with which a class replaces those of a tokenizer.json. The decoder is byte-level, and the model plain BPE."""
+
+_DEFAULTS = {"bos_token", "eos_token", "pad_token", "unk_token"}
+"""Special tokens that these classes set if a configuration does not name them."""
 
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -152,11 +169,11 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
     try:
         folder = Path(folder_or_id) if path.exists() else _download(path_or_id)
         named = _class_by_files(folder) if folder is not None else None
-        if folder is not None and named in _GENERIC:
-            complete = _open_by_files(folder, folder_or_id)
+        if folder is not None and named in (*_GENERIC, *_PARTS):
+            complete = _open_by_files(folder, folder_or_id, named)
             if complete is not None:
                 return complete, folder
-            named = None
+            named = None if named in _GENERIC else named
         transformers = _transformers()
         opens = getattr(transformers, f"{named}Fast", None) or getattr(transformers, named or "AutoTokenizer")
         # With None, the default, transformers asks on stdin whether to run code that comes with the tokenizer
@@ -273,8 +290,8 @@ def _class_by_files(folder: Path) -> str | None:
         return None
 
 
-def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
-    """Open a tokenizer of a generic class from its files alone. Returns None if they are insufficient or unreadable."""
+def _open_by_files(folder: Path, name: str, class_name: str) -> Tokenizer | None:
+    """Open a tokenizer from its files alone. Returns None if its class may change them, or they are unreadable."""
     try:
         config = _read_json(folder / "tokenizer_config.json")
         if not _is_whole(config, folder):
@@ -289,6 +306,7 @@ def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
         settings = opened.content.settings
         suffices = (
             not isinstance(template, list)
+            and (class_name in _GENERIC or _has_parts(settings, class_name, config))
             and _keeps_words(config, settings)
             and _keeps_added_tokens(config, special, settings["added_tokens"], text)
             and _keeps_ends(config, special, backend)
@@ -333,6 +351,21 @@ def _text_of(token: Any) -> str:
     if not (isinstance(text, str) and text):
         raise ValueError(f"{text!r} is not the text of a token")
     return text
+
+
+def _has_parts(settings: Mapping[str, Any], class_name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a class that replaces parts of a tokenizer.json builds the same tokenizer."""
+    tokens = settings["added_tokens"]
+    flags = ("single_word", "lstrip", "rstrip", "normalized")  # the class may add special tokens again, without flags
+    return (
+        _PARTS[class_name].items() <= settings.items()
+        and settings["decoder"]["type"] == "ByteLevel"  # without effective options
+        and [value for value in settings["model"].values() if value] == ["BPE"]
+        and config.keys() >= _DEFAULTS
+        and not config.get("add_prefix_space")
+        and len(config.get("added_tokens_decoder", tokens)) == len(tokens)
+        and not any(token[flag] for token in tokens if token["special"] for flag in flags)
+    )
 
 
 def _keeps_words(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
