@@ -205,7 +205,7 @@ def export(
     overwrite: bool = False,
     progress: Progress | bool = True,
 ) -> Export:
-    """Write a packed dataset in the format of another trainer: Parquet, Arrow or token ids without a header.
+    """Write a packed dataset in the format of another trainer, or for the Hugging Face Hub.
 
     A complete export with the same options and from the same rows is checked and left as it is.
 
@@ -213,7 +213,7 @@ def export(
         packed: folder of the packed dataset.
         output: folder to write; by default the name of the packed dataset with "-TO".
         to: trainer whose columns are written: "megatron", "maxtext", "torchtune", "llama-factory",
-            "megatron-indexed" or "parquet".
+            "megatron-indexed" or "parquet"; or "hub" for the rows as they are with a dataset card.
         compression: compression of the Parquet files.
         eos_id: token that ends documents, for trainers that use it to find documents or padding ("megatron" with
             `align`, "megatron-indexed"); by default the last token of the first document. Padding is written as this

@@ -1,25 +1,35 @@
-"""A dataset on the Hugging Face Hub is packed and loaded by its id or address, whole or a part of it.
+"""A dataset on the Hugging Face Hub is packed and loaded by its id or address; an export is uploaded as it is.
 
 A server on this machine imitates the Hub, in processes that have nothing of it in their cache.
 """
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import packer
 from tests.helpers.fake_hub import served
+from tests.helpers.packed_rows import make, rows_on_disk
 from tests.helpers.writing import write_lines
 
 pytest.importorskip("huggingface_hub")
 
+ROOT = Path(__file__).parent.parent
 ROWS = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]
 LOOK = """
-import json, sys
+import json, shlex, sys
+from click.testing import CliRunner
 import packer
+from packer.cli import cli
+for command in sys.argv[2:]:
+    done = CliRunner().invoke(cli, shlex.split(command))
+    print(json.dumps(done.stdout or done.stderr))
 for name in json.loads(sys.argv[1]):
     try:
         found = [row["input_ids"].tolist() for row in packer.load(name)]
@@ -43,6 +53,17 @@ def hub(tmp_path):
     return folder
 
 
+COMMANDS = [
+    "verify org/x",
+    "show hf://datasets/org/x 0",
+    "stats org/x",
+    "export hf://datasets/org/x --to hub",
+    "export hf://datasets/org/x/more/rows --to parquet",
+    "stats org/none",
+]
+"""Commands for packed rows on the Hub, and for a dataset that is not there."""
+
+
 def run(tmp_path, address, *command, **more):
     environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"} | more
     done = subprocess.run(
@@ -62,9 +83,15 @@ def test_packed_rows_on_the_hub_are_loaded_by_id_or_address_and_again_without_a_
     names = ["org/x", "hf://datasets/org/x", "hf:/datasets/org/x/", "hf://datasets/org/x@main/more/rows"]
     wrong = ["org/none", "hf://datasets/org/x/none", "hf://models/org/x"]
     with served(hub, "org/x") as address:
-        found = [
-            json.loads(line) for line in run(tmp_path, address, "-c", LOOK, json.dumps(names + wrong)).splitlines()
-        ]
+        printed = run(tmp_path, address, "-c", LOOK, json.dumps(names + wrong), *COMMANDS)
+    verified, shown, figures, exported, of_part, nowhere, *found = map(json.loads, printed.splitlines())
+    assert verified.endswith(" is verified: hashes and structure (1 rows, 5 tokens)\n")
+    assert "padding" in shown
+    assert "1 row of 8 tokens; the fewest possible" in figures
+    assert "Written to x-hub\n" in exported
+    assert packer.verify(tmp_path / "x-hub")
+    assert "Written to rows-parquet\n" in of_part
+    assert nowhere.startswith("packer: org/none: neither a local path nor a dataset on the Hugging Face Hub (")
     assert found[: len(names)] == [rows] * len(names)
     none, inside, other = found[len(names) :]
     assert none.startswith("org/none: neither a local path nor a dataset on the Hugging Face Hub (")
@@ -82,3 +109,131 @@ def test_a_part_of_a_dataset_on_the_hub_is_packed(tmp_path, hub):
         printed = run(tmp_path, address, *pack, "hf://datasets/org/x/lines")
     assert "Packed 2 documents into 1 row of 8 tokens" in printed
     assert [row["input_ids"].tolist() for row in packer.load(tmp_path / "packed")] == [[1, 2, 3, 4, 5, 0, 0, 0]]
+
+
+# ---- the export for the Hub ----
+
+
+WEIGHTED = [{**row, "loss_weights": [0.5] * len(row["input_ids"])} for row in ROWS]
+PAIRS = [
+    {
+        "chosen_input_ids": [n, 1, 2],
+        "chosen_labels": [-100, 1, 2],
+        "rejected_input_ids": [n, 3],
+        "rejected_labels": [-100, 3],
+    }
+    for n in (6, 7)
+]
+KINDS = {
+    "tokens": (ROWS, {"keep": ["topic|"], "add_column": ["position_ids"], "align": 2}),
+    "trees": (PAIRS, {"pairs": True}),
+    "weights": (WEIGHTED, {}),
+    "held out": ([{"input_ids": [n, n + 1]} for n in range(20)], {"holdout": 0.5}),
+    "no labels": (ROWS, {"labels": False}),
+}
+
+
+def exported(tmp_path, kind="tokens", **more):
+    """Return the folders of a packed dataset and its export for the Hub."""
+    rows, options = KINDS[kind]
+    source = write_lines(tmp_path / "source.jsonl", [{"topic|": "a", **row} for row in rows])
+    packed = tmp_path / "packed"
+    packer.pack(source, packed, max_len=8, sync=False, **options)
+    packed = packed.with_name("packed-holdout") if kind == "held out" else packed
+    packer.export(packed, tmp_path / "out", to="hub", **more)
+    return packed, tmp_path / "out"
+
+
+@pytest.mark.nightly(after=2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_for_the_hub_is_the_packed_dataset_and_a_card_that_datasets_reads(tmp_path, kind):
+    datasets = pytest.importorskip("datasets")
+    packed, out = exported(tmp_path, kind)
+    for file in packed.iterdir():
+        assert (out / file.name).read_bytes() == file.read_bytes()
+        assert (out / file.name).samefile(file) == (file.suffix == ".arrow")
+    assert packer.verify(out)
+    others = {path.name for path in out.iterdir()} - {path.name for path in packed.iterdir()}
+    assert others == {"README.md", "_export.json"}
+    (out / "state.json").unlink()  # the Hub's own folder has no such file for `load_dataset`, which refuses it here
+    split = "test" if kind == "held out" else "train"
+    rows = datasets.load_dataset(str(out), split=split, streaming=True)
+    assert list(rows) == rows_on_disk(packed)
+    table = re.findall(r"(?m)^\| `(.+?)` \| (token|segment) \|", (out / "README.md").read_text())
+    assert [name.replace("\\|", "|") for name, _ in table] == rows.column_names
+    for name, per in table:
+        lengths = {len(row[name.replace("\\|", "|")]) for row in rows}
+        assert (lengths == {8}) == (per == "token") or kind == "no labels"
+
+
+def test_a_card_that_was_edited_is_kept(tmp_path):
+    packed, out = exported(tmp_path)
+    packer.export(packed, out, to="hub", overwrite=True)
+    card = out / "README.md"
+    made = card.read_text()
+    assert not (out / "README.md.old").exists()
+    card.write_text("license: mit")
+    packer.export(packed, out, to="hub")
+    assert card.read_text() == "license: mit"
+    packer.export(packed, out, to="hub", overwrite=True)
+    assert (card.read_text(), (out / "README.md.old").read_text()) == (made, "license: mit")
+
+
+def test_an_export_for_the_hub_is_copied_where_there_are_no_links_and_needs_unchanged_tokens(tmp_path, monkeypatch):
+    packed, _ = exported(tmp_path)
+
+    def refused(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    packer.export(packed, tmp_path / "copy", to="hub")
+    shard = next(packed.glob("*.arrow"))
+    assert not (tmp_path / "copy" / shard.name).samefile(shard)
+    assert packer.verify(tmp_path / "copy")
+    shard.write_bytes(shard.read_bytes().replace(b"\4\0\0\0\5\0", b"\4\0\0\0\6\0"))
+    with pytest.raises(packer.PackerError, match="does not match its hash in the manifest: changed after packing"):
+        packer.export(packed, tmp_path / "changed", to="hub")
+    index = make(tmp_path / "index", index_only=True, add_column=[])
+    with pytest.raises(packer.PackerError, match="is an index without tokens"):
+        packer.export(index, to="hub")
+
+
+RUN_LINES = """
+import json, re, shlex, sys
+from pathlib import Path
+from click.testing import CliRunner
+from packer.cli import cli
+page = Path(sys.argv[1]).read_text().replace("ORG/NAME", "org/x").rpartition("## Upload")[2].partition("## Load")
+for language, block in re.findall(r"```(python|bash)\\n(.*?)```", page[2] or page[0], re.S):
+    if language == "python":
+        exec(block, found := {})
+        batches = found.get("batches", [])
+        print(json.dumps(sorted(token for batch in batches for token in batch["input_ids"].flatten().tolist())))
+    else:
+        print(json.dumps([CliRunner().invoke(cli, shlex.split(line)[1:]).exit_code for line in block.splitlines()]))
+"""
+"""Runs the lines of a card, or of the page The Hub from "Load" on; prints tokens of batches, and exit codes."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_line_of_code_in_the_card_runs(tmp_path, kind):
+    pytest.importorskip("torch")
+    packed, out = exported(tmp_path, kind)
+    with served(out, "org/x") as address:
+        printed = run(tmp_path, address, "-c", RUN_LINES, out / "README.md")
+    loaded, streamed, commands = map(json.loads, printed.splitlines())
+    more = {"format": "tree"} if kind == "trees" else {"loss_weights": "weight"} if kind == "weights" else {}
+    batches = packer.batches(packed, 4, tensors="numpy", **more)
+    assert loaded == streamed == sorted(token for batch in batches for token in batch["input_ids"].ravel().tolist())
+    assert commands == [0, 0]
+
+
+@pytest.mark.nightly
+def test_the_lines_of_the_page_run_that_need_the_hub(tmp_path):
+    pytest.importorskip("torch")
+    _, out = exported(tmp_path)
+    with served(out, "org/web-packed-1024") as address:
+        printed = run(tmp_path, address, "-c", RUN_LINES, ROOT / "docs/how-to/hub.md")
+    assert [json.loads(line) for line in printed.splitlines()] == [[], [0] * 4, []]
+    assert (tmp_path / "web-packed-1024-maxtext").is_dir()

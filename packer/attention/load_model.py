@@ -35,6 +35,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from packer.errors import PackerError, hub_is_unreachable
+from packer.stores.hub import ask
 from packer.stores.paths import expanded
 
 Factory: TypeAlias = Callable[..., PreTrainedModel]
@@ -48,8 +49,6 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 
 LARGEST = 4_000_000_000
 """Maximum number of parameters of a model: 16 GB in float32, and as much again for gradients."""
-
-_TIMEOUT = 10  # seconds within which the Hub must answer
 
 SHORT = 8
 """Tokens per window and chunk in probed models; most documents of the probe have more."""
@@ -179,11 +178,14 @@ def language_config(name: str) -> PretrainedConfig:
     If transformers has a class only for the whole model (Qwen2-VL), return the whole config, with one layer in other
     parts.
     """
+    from huggingface_hub import constants, try_to_load_from_cache
+
     path = Path(name)
     if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
         raise PackerError(f"{name} has no config.json: pass a folder with a config.json, such a file, or a Hub id")
     try:
-        _ask_hub(name)
+        if not (path.exists() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(name, "config.json")):
+            ask(name, "model")
         config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)  # None would ask on stdin
     except Exception as error:  # transformers raises OSError, ValueError, KeyError and errors of its hub client
         if hub_is_unreachable(error):
@@ -206,14 +208,6 @@ def language_config(name: str) -> PretrainedConfig:
             if isinstance(getattr(part, depth, None), int):
                 setattr(part, depth, 1)
     return config
-
-
-def _ask_hub(name: str) -> None:
-    """Ask the Hub for a model that is not local. Otherwise, transformers would retry and log for half a minute."""
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-
-    if not (Path(name).exists() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(name, "config.json")):
-        HfApi().model_info(name, timeout=_TIMEOUT)
 
 
 def _factory(config: PretrainedConfig) -> Factory:

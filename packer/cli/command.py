@@ -15,7 +15,8 @@ from packer.errors import OptionError, PackerError
 from packer.options import Option, options_for, options_of
 from packer.options.option import GENERAL, HEADINGS, REQUIRED
 from packer.stores import RemotePath, is_remote
-from packer.stores.paths import PathList, expanded
+from packer.stores.hub import names_hub
+from packer.stores.paths import PathList, expanded, packed_path
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -189,3 +190,11 @@ class UserPath(ParamType):
         if "://" in str(value):
             self.fail(f"{value} is neither a local path nor an address like s3://bucket/folder", param, ctx)
         return path
+
+
+class PackedPath(UserPath):
+    """The path of a packed dataset, or its id or address on the Hub, from which it is downloaded."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or the path of the download."""
+        return packed_path(value) if names_hub(value) else super().convert(value, param, ctx)

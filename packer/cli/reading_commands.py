@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.algorithms import ALGORITHMS
-from packer.cli.command import ARGUMENTS, ParamType, UserPath, command, source_of
+from packer.cli.command import ARGUMENTS, PackedPath, ParamType, command, source_of
 from packer.cli.printing import NOT_RIGHT, echo, echo_json, echo_painted
 from packer.errors import PackerError
 from packer.options.option import as_lengths
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     },
     short_help="Check a packed dataset, also against its source.",
 )
-@click.argument("packed", type=UserPath())
+@click.argument("packed", type=PackedPath())
 def verify(
     packed: AnyPath, *, tokenizer: str | None, sources: tuple[str, ...], workers: int | None, engine: str, as_json: bool
 ) -> None:
@@ -285,7 +285,7 @@ class RowNumber(ParamType):
     short_help="Show rows of a packed dataset, a document, or the documents of a training step.",
     context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option
 )
-@click.argument("packed", type=UserPath())
+@click.argument("packed", type=PackedPath())
 @click.argument("rows", type=RowNumber(), nargs=-1, metavar="[ROW]...")
 def show(
     packed: AnyPath,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.command import UserPath, command, source_of
+from packer.cli.command import PackedPath, command, source_of
 from packer.cli.printing import echo, echo_json
 from packer.cli.reading_commands import verify
 from packer.errors import OptionError, PackerError
@@ -211,7 +211,7 @@ Every shard becomes a file, or a few. An interrupted export never looks complete
     short_help="Write a packed dataset in the format of another trainer.",
     help=HELP,
 )
-@click.argument("packed", type=UserPath())
+@click.argument("packed", type=PackedPath())
 def export(packed: Path, *, to: str, compression: str, eos_id: int | None, as_json: bool, **values: object) -> None:
     """Run the command; `HELP` describes it."""
     from packer.exporting import write_export
@@ -293,7 +293,7 @@ def export_summary(written: Written[Export], took: str) -> Iterator[str]:
     yield f"{count_of(len(export.files), 'file')}, {byte_size(export.bytes)}{compression}"
     yield f"Written to {written.output}"
     if warning := TARGETS[export.to].warning:
-        yield warning
+        yield warning.format(out=written.output)
 
 
 def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[str]:

@@ -175,8 +175,11 @@ class Target:
     small_files: Callable[[PackedDataset, list[str]], Mapping[str, bytes]] = lambda dataset, files: {}
     """Function that makes the contents of other files, by name, given the dataset and the names of its files."""
 
+    keeps_shards: bool = False
+    """Whether the files are the shards themselves, hard links where possible."""
+
     warning: str = ""
-    """Setting of the trainer that keeps documents of a row apart; "" if none is needed."""
+    """Line about what the user has to do next, such as a setting that keeps documents apart; {out} is the export."""
 
     pads_with_eos: Ends | None = None
     """Documents that must end in EOS, if padding must be EOS. For "aligned", only padding within rows must be EOS."""
@@ -187,9 +190,9 @@ class Target:
         return "." + self.files[0].rpartition(".")[2]
 
 
-def _later(name: str) -> Callable[..., Any]:
-    """Return a function of `columns.py` that is imported when it is first called."""
-    return lambda *arguments: getattr(import_module("packer.exporting.columns"), name)(*arguments)
+def _later(name: str, module: str = "packer.exporting.columns") -> Callable[..., Any]:
+    """Return a function of a module that is imported when the function is first called."""
+    return lambda *arguments: getattr(import_module(module), name)(*arguments)
 
 
 TARGETS: dict[str, Target] = {
@@ -230,6 +233,14 @@ TARGETS: dict[str, Target] = {
         pads_with_eos="each",
     ),
     "parquet": Target(summary="all columns as they are"),
+    "hub": Target(
+        summary="the packed dataset with a dataset card, for the Hugging Face Hub",
+        files=("{shard}.arrow",),
+        small_files=_later("hub_files", "packer.exporting.dataset_card"),
+        keeps_shards=True,
+        warning="Add the license to {out}/README.md, and put the dataset's id in place of ORG/NAME there and here: "
+        "hf upload ORG/NAME {out} . --repo-type dataset",
+    ),
 }
 
 

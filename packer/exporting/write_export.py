@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -34,12 +35,13 @@ from packer.output.job import Job, Written
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind
 from packer.progress import TaskSums
+from packer.shards.files import CARD, HashingFile, WrittenFile, check_files, shard_number
 from packer.shards.files import EXPORT_RECORD as RECORD
-from packer.shards.files import HashingFile, WrittenFile, check_files, shard_number
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.signals import raise_if_interrupted
 from packer.stores import AnyPath, is_remote
+from packer.stores.hub import called
 from packer.stores.paths import local_output, packed_path
 from packer.stores.store import Store
 
@@ -115,7 +117,7 @@ def export(
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     target = TARGETS[to]
     compression = compression if target.ending == ".parquet" else "none"
-    dataset = _load_with_tokens(packed)
+    dataset = _load_with_tokens(packed, target)
     if dataset.has_weights and target.columns:
         raise PackerError(
             f"{dataset.path} has weights of the loss, and {to} has no column for them: choose --to parquet, or remove "
@@ -154,15 +156,15 @@ def export(
     return Written(record=record, output=out)
 
 
-def _load_with_tokens(packed: str | Path) -> PackedDataset:
-    """Open a packed dataset, which must be on a disk and contain tokens."""
+def _load_with_tokens(packed: str | Path, target: Target) -> PackedDataset:
+    """Open a packed dataset, which must be on a disk and contain tokens, and no trees unless shards are kept."""
     if is_remote(packed):
         raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
     read_manifest(packed_path(packed), intact=True)  # first, because sizes are compared with it
     dataset = load(packed)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
-    if dataset.manifest.options.has_trees:
+    if dataset.manifest.options.has_trees and not target.keeps_shards:
         raise PackerError(
             f"{packed} holds trees (--pairs, --share-prefixes), whose branches would see each other in trainers that "
             "read Parquet: pack without these options to export it"
@@ -173,10 +175,11 @@ def _load_with_tokens(packed: str | Path) -> PackedDataset:
 
 
 def _output(packed: AnyPath, output: str | AnyPath | None, to: str) -> Path:
-    """Return the folder to write, by default next to the packed dataset."""
+    """Return the folder to write, by default next to the packed dataset, or for a download in the current folder."""
     assert isinstance(packed, Path)
     source = packed if packed.name not in ("", "..") else packed.resolve()
-    out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")
+    near = called(source)
+    out = local_output(output if output is not None else near.with_name(f"{near.name}-{to}"), "packer export")
     real = Path(os.path.realpath(out))
     if source.resolve() in (real, *real.parents):
         raise PackerError(f"{out} is inside the packed dataset: choose an --output next to it")
@@ -222,7 +225,8 @@ def _complete_export(
         raise PackerError(
             f"{out} is complete, exported {words}: choose another --output, or replace it with --overwrite"
         )
-    check_files(out / RECORD, found.files, found.small_files)
+    unchanged = {name: digest for name, digest in found.small_files.items() if name != CARD}
+    check_files(out / RECORD, found.files, unchanged)
     return found
 
 
@@ -261,8 +265,26 @@ def _write_files(
             for at, (name, file) in enumerate(zip(names, files, strict=True))
         ]
 
-    written = dict(run_tasks(write, [*manifest.shards], job.workers or available_workers()))
+    def link(entry: ShardEntry) -> tuple[str, list[WrittenFile]]:
+        raise_if_interrupted()
+        report(shard_number(entry.file), sum(batch.num_rows for batch in checked_batches(packed, entry, manifest)))
+        _link(packed / entry.file, store)
+        return entry.file, [WrittenFile(file=entry.file, rows=entry.rows, bytes=entry.bytes, xxh3_128=entry.xxh3_128)]
+
+    written = dict(
+        run_tasks(link if target.keeps_shards else write, [*manifest.shards], job.workers or available_workers())
+    )
     return tuple(file for entry in manifest.shards for file in written[entry.file])
+
+
+def _link(shard: AnyPath, store: Store) -> None:
+    """Put a shard in place under its name: as a hard link, or a copy where there can be no link."""
+    with store.temporary(shard.name) as path:
+        try:
+            path.hardlink_to(os.path.realpath(str(shard)))
+        except OSError:  # another file system, another owner
+            shutil.copyfile(str(shard), path)
+        store.put_file(shard.name, path)
 
 
 _LARGEST_VOCABULARY_OF_UINT16 = 65_500  # in Megatron-LM

@@ -40,7 +40,7 @@ from packer.errors import UNREADABLE, PackerError
 from packer.json_records import REJECTED, Count, FileIdentity, JsonRecord, ShardEntry, TextIdentity
 from packer.options import PackOptions, RunOptions, byte_size, options_of
 from packer.progress import Progress
-from packer.shards.files import MANIFEST, WORK, hash_file, names_listed, shard_number
+from packer.shards.files import CARD, MANIFEST, WORK, hash_file, matches, names_listed, shard_number
 from packer.sources.source import Source
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
@@ -171,8 +171,14 @@ class OutputKind:
             return None
 
     def own_files(self, folder: Path) -> set[str]:
-        """Return the names of files that packer wrote: from the record, or by pattern if it cannot be read."""
+        """Return the names of files that packer wrote: from the record, or by pattern if it cannot be read.
+
+        A dataset card that was edited since belongs to the user.
+        """
         named = self.listed_in(folder)
+        if named is not None and CARD in named:
+            digest = json.loads((folder / self.record).read_bytes())["small_files"][CARD]
+            named -= set() if matches(folder / CARD, digest) else {CARD}
         if named is None:
             named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
         return named | {self.record, WORK}

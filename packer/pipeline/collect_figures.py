@@ -58,8 +58,9 @@ from packer.sources.list_checks import STRIPPED
 from packer.sources.meanings import EXCHANGE_STARTS
 from packer.sources.record_lists import REPEATED, SAVED
 from packer.sources.source import Documents, ValueColumn, read_documents
-from packer.stores import AnyPath, any_path
-from packer.stores.paths import expanded
+from packer.stores import AnyPath
+from packer.stores.hub import called
+from packer.stores.paths import expanded, packed_path
 from packer.text.text_source import open_source
 
 
@@ -201,7 +202,7 @@ def packed_figures(
 
     For a report, the tokens of a few rows are read, and `decode` converts them to text (None: show no text).
     """
-    folder = any_path(expanded(packed))
+    folder = packed_path(packed)
     with system_errors(folder, resumes=False):
         dataset = load(folder) if for_report else None
         manifest = read_manifest(folder) if dataset is None else dataset.manifest
@@ -220,7 +221,7 @@ def packed_figures(
             return figures
         return replace(
             figures,
-            name=(folder.resolve() if isinstance(folder, Path) else folder).name,
+            name=(called(folder.resolve()) if isinstance(folder, Path) else folder).name,
             document_lengths=counted(rows.histogram),
             shown_rows=packed_rows(dataset, chosen_rows(rows.rows), decode),
         )

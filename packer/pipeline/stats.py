@@ -19,12 +19,16 @@ from packer.pipeline.collect_figures import compare, dataset_figures, packed_fig
 from packer.progress import Progress, silent
 from packer.report.figures import Comparison, Figures
 from packer.report.measures import TrainingJob
+from packer.shards.files import MANIFEST
 from packer.shards.manifest import is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.find_source import SourceLike
+from packer.sources.formats import ending_of
+from packer.sources.hugging_face import STATE
 from packer.sources.number_columns import HISTOGRAM, is_histogram
 from packer.stores import RemotePath, any_path
-from packer.stores.paths import PathList, expanded
+from packer.stores.hub import has_files, names_hub
+from packer.stores.paths import PathList, expanded, packed_path
 
 USUAL_LENGTH = 4096
 """Default number of tokens in a row."""
@@ -133,15 +137,17 @@ def stats(
 
 
 def names_packed(source: str | Path) -> bool:
-    """Whether a source is a packed dataset."""
-    path = any_path(expanded(source))
+    """Whether a source is a packed dataset, also on the Hub."""
+    path = expanded(source)
+    if names_hub(path) and not ending_of(str(path)):
+        return has_files(str(path), {MANIFEST, STATE})
     with system_errors(path, resumes=False):
-        return is_packed(path)
+        return is_packed(any_path(path))
 
 
 def _refuse_lengths(packed: str | Path, max_lens: Sequence[int]) -> None:
     """Raise a PackerError if `max_lens` differ from the row length of a packed dataset."""
-    if max_lens and [*max_lens] != [read_manifest(any_path(expanded(packed))).options.max_len]:
+    if max_lens and [*max_lens] != [read_manifest(packed_path(packed)).options.max_len]:
         raise PackerError(
             f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; leave it out, or "
             "predict other lengths on the dataset that it was packed from"

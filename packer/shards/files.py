@@ -24,6 +24,9 @@ MANIFEST = "manifest.json"
 EXPORT_RECORD = "_export.json"
 """Record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
+CARD = "README.md"
+"""Dataset card of an export for the Hugging Face Hub, which the user may edit."""
+
 WORK = ".packer"
 """Folder inside an unfinished output; removed when the output is complete."""
 

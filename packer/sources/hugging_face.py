@@ -19,7 +19,7 @@ from packer.errors import UNREADABLE, OtherSourceError, PackerError, SourceError
 from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.formats import is_data, require_regular
 from packer.stores import AnyPath, pinned
-from packer.stores.hub import require_dataset
+from packer.stores.hub import names_in
 from packer.stores.paths import split_configuration
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def find_on_hub(source: str, split: str | None) -> Found:
 
     hub_id, config = split_configuration(source)
     if not constants.HF_HUB_OFFLINE:
-        require_dataset(hub_id)  # first, because `load_dataset` retries for 23 s
+        names_in(hub_id)  # first, because `load_dataset` retries for 23 s
     try:
         builder = datasets.load_dataset_builder(hub_id, config or None)
         builder.download_and_prepare()

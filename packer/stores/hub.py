@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from packer.errors import PackerError, first_line, hub_is_unreachable
 
@@ -16,6 +17,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Matches ids of datasets: org/name."""
 
 _ADDRESS = re.compile(r"hf:/{1,2}datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")  # a Path has lost a slash
+_DOWNLOAD = re.compile(r".*/datasets--[^/]+--([^/]+)/snapshots/[^/]+(/.*)?")
 _TIMEOUT = 10  # seconds for the Hub to answer
 
 
@@ -35,6 +37,12 @@ def at_address(path: str | Path) -> str | Path:
     return hub_id if revision is None and not inside else download(hub_id, revision, inside or "")
 
 
+def names_hub(path: object) -> bool:
+    """Whether a path is an address that begins with hf://, or the id of a dataset rather than a local path."""
+    is_id = isinstance(path, str) and HUB_ID.fullmatch(path) is not None and not os.path.lexists(path)
+    return is_id or str(path).startswith("hf:/")
+
+
 def download(hub_id: str, revision: str | None = None, inside: str = "") -> Path:
     """Download a dataset, or a file or folder in it, unless it is in the cache; return its path.
 
@@ -48,7 +56,7 @@ def download(hub_id: str, revision: str | None = None, inside: str = "") -> Path
     files = [inside, f"{inside}/*"] if inside else None
     try:
         if not constants.HF_HUB_OFFLINE:
-            require_dataset(hub_id, revision)
+            names_in(hub_id, revision)
         found = snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=files)
     except PackerError:
         raise
@@ -62,12 +70,19 @@ def download(hub_id: str, revision: str | None = None, inside: str = "") -> Path
     return path
 
 
-def require_dataset(hub_id: str, revision: str | None = None) -> None:
-    """Raise a PackerError if the Hub has no such dataset, or cannot be reached within 10 s."""
-    from huggingface_hub import HfApi
+def has_files(hub_id: str, names: set[str]) -> bool:
+    """Whether a dataset has files of these names; with HF_HUB_OFFLINE=1, whether they were downloaded."""
+    from huggingface_hub import constants, try_to_load_from_cache
 
+    if constants.HF_HUB_OFFLINE:
+        return all(isinstance(try_to_load_from_cache(hub_id, name, repo_type="dataset"), str) for name in names)
+    return names <= names_in(hub_id)
+
+
+def names_in(hub_id: str, revision: str | None = None) -> set[str]:
+    """Return the names of all files of a dataset. Raises a PackerError if the Hub has none, or cannot be reached."""
     try:
-        HfApi().dataset_info(hub_id, revision=revision, timeout=_TIMEOUT)
+        found = ask(hub_id, "dataset", revision)
     except Exception as error:  # its type depends on versions and the HTTP library
         if hub_is_unreachable(error):
             raise PackerError(
@@ -78,6 +93,20 @@ def require_dataset(hub_id: str, revision: str | None = None) -> None:
             f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub ({first_line(error)}); "
             "check the spelling"
         ) from error
+    return {file.rfilename for file in found.siblings or ()}
+
+
+def ask(hub_id: str, kind: str, revision: str | None = None) -> Any:
+    """Return facts of a dataset or model. Other functions retry for half a minute if the Hub cannot be reached."""
+    from huggingface_hub import HfApi
+
+    return HfApi().repo_info(hub_id, repo_type=kind, revision=revision, timeout=_TIMEOUT)
+
+
+def called(folder: Path) -> Path:
+    """Return the path by which a packed dataset is called: its folder, or for a download its name on the Hub."""
+    download = _DOWNLOAD.fullmatch(str(folder))
+    return folder if download is None else Path(Path(download[1] + (download[2] or "")).name)
 
 
 def is_cached_file(link: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from packer.errors import PackerError
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
-from packer.stores.hub import HUB_ID, at_address, download
+from packer.stores.hub import at_address, download, names_hub
 
 Value = TypeVar("Value")
 
@@ -70,9 +70,7 @@ def packed_path(packed: object) -> AnyPath:
     path = expanded(located(packed))
     if not isinstance(path, (str, Path, RemotePath)):
         raise PackerError(f"a packed dataset is named by its folder, not by a {type(path).__name__}: give its path")
-    if isinstance(path, str) and HUB_ID.fullmatch(path) and not os.path.lexists(path):
-        return download(path)
-    return any_path(path)
+    return download(str(path)) if names_hub(path) else any_path(path)
 
 
 def output_path(path: str | AnyPath) -> AnyPath:

@@ -47,7 +47,11 @@ def served(folder, hub_id):
                 content = file.read_bytes()
                 return self.answer(200, content, X_Repo_Commit=COMMIT, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
             if path == api or path.startswith(f"{api}/revision/"):
-                return self.answer_json({"id": hub_id, "sha": COMMIT, "siblings": [], "tags": [], "private": False})
+                names = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
+                siblings = [{"rfilename": name} for name in names]
+                return self.answer_json(
+                    {"id": hub_id, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+                )
             if path.startswith(f"{api}/tree/"):
                 inside = folder / "/".join(path.removeprefix(f"{api}/tree/").split("/")[1:])
                 if not inside.is_dir():
