@@ -59,6 +59,7 @@ COMMANDS = [
     "stats org/x",
     "export hf://datasets/org/x --to hub",
     "export hf://datasets/org/x/more/rows --to parquet",
+    "pack org/x --max-len 8",
     "stats org/none",
 ]
 """Commands for packed rows on the Hub, and for a dataset that is not there."""
@@ -84,13 +85,14 @@ def test_packed_rows_on_the_hub_are_loaded_by_id_or_address_and_again_without_a_
     wrong = ["org/none", "hf://datasets/org/x/none", "hf://models/org/x"]
     with served(hub, "org/x") as address:
         printed = run(tmp_path, address, "-c", LOOK, json.dumps(names + wrong), *COMMANDS)
-    verified, shown, figures, exported, of_part, nowhere, *found = map(json.loads, printed.splitlines())
+    verified, shown, figures, exported, of_part, refused, nowhere, *found = map(json.loads, printed.splitlines())
     assert verified.endswith(" is verified: hashes and structure (1 rows, 5 tokens)\n")
     assert "padding" in shown
     assert "1 row of 8 tokens; the fewest possible" in figures
     assert "Written to x-hub\n" in exported
     assert packer.verify(tmp_path / "x-hub")
     assert "Written to rows-parquet\n" in of_part
+    assert refused.startswith("packer: org/x is packed already: pack the source that it was packed from")
     assert nowhere.startswith("packer: org/none: neither a local path nor a dataset on the Hugging Face Hub (")
     assert found[: len(names)] == [rows] * len(names)
     none, inside, other = found[len(names) :]
@@ -155,7 +157,10 @@ def test_an_export_for_the_hub_is_the_packed_dataset_and_a_card_that_datasets_re
     assert packer.verify(out)
     others = {path.name for path in out.iterdir()} - {path.name for path in packed.iterdir()}
     assert others == {"README.md", "_export.json"}
-    (out / "state.json").unlink()  # the Hub's own folder has no such file for `load_dataset`, which refuses it here
+    assert datasets.load_from_disk(str(out)).to_list() == rows_on_disk(packed)
+    with pytest.raises(ValueError, match="Please use `load_from_disk` instead"):
+        datasets.load_dataset(str(out))
+    (out / "state.json").unlink()  # `load_dataset` does not look for it on the Hub
     split = "test" if kind == "held out" else "train"
     rows = datasets.load_dataset(str(out), split=split, streaming=True)
     assert list(rows) == rows_on_disk(packed)

@@ -21,6 +21,7 @@ from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.format_reader import BIN, OLMO_MASKS, OLMO_TOKENS
 from packer.sources.formats import FORMATS, ending_of, format_by_name, is_data, known_formats, require_regular
 from packer.sources.hugging_face import (
+    PACKED_ALREADY,
     README,
     SPLITS,
     STATE,
@@ -222,9 +223,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
 def _find_in_folder(folder: AnyPath, split: str | None, config: str | None = None) -> Found:
     with reading(str(folder)):
         if _is_packed(folder):
-            raise PackerError(
-                f"{folder} is packed already: pack the source that it was packed from, or what `packer tokenize` wrote"
-            )
+            raise PackerError(f"{folder} {PACKED_ALREADY}")
         if (folder / WORK).is_dir():
             raise PackerError(f"{folder} is an unfinished pack; give the dataset it is packed from")
         is_saved = (folder / STATE).exists() or (folder / SPLITS).exists()

@@ -16,10 +16,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import UNREADABLE, OtherSourceError, PackerError, SourceError
+from packer.shards.files import MANIFEST
 from packer.sources.documents import Found, SourceFile, reading
 from packer.sources.formats import is_data, require_regular
 from packer.stores import AnyPath, pinned
-from packer.stores.hub import names_in
+from packer.stores.hub import has_files
 from packer.stores.paths import split_configuration
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes to the folder of a `Dataset` and of a `DatasetDict`."""
+
+PACKED_ALREADY = "is packed already: pack the source that it was packed from, or what `packer tokenize` wrote"
 
 REPORT = "tokenized.json"
 """Report that `packer tokenize` adds to the folder of a dataset."""
@@ -90,14 +93,18 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
     return Found(name, [], table=dataset.data, fingerprint=dataset._fingerprint)
 
 
+def is_packed_on_hub(hub_id: str) -> bool:
+    """Whether a dataset on the Hub is packed. Raises a PackerError if there is none, or the Hub cannot be reached."""
+    return has_files(hub_id, {MANIFEST, STATE})
+
+
 def find_on_hub(source: str, split: str | None) -> Found:
     """Download a dataset from the Hugging Face Hub ("org/name" or "org/name:config"), or find it in the cache."""
     import datasets
-    from huggingface_hub import constants
 
     hub_id, config = split_configuration(source)
-    if not constants.HF_HUB_OFFLINE:
-        names_in(hub_id)  # first, because `load_dataset` retries for 23 s
+    if is_packed_on_hub(hub_id):  # asks the Hub first, because `load_dataset` retries for 23 s
+        raise PackerError(f"{hub_id} {PACKED_ALREADY}")
     try:
         builder = datasets.load_dataset_builder(hub_id, config or None)
         builder.download_and_prepare()

@@ -62,7 +62,7 @@ def download(hub_id: str, revision: str | None = None, inside: str = "") -> Path
         raise
     except Exception as error:  # its type depends on versions and the HTTP library
         raise PackerError(
-            f"{hub_id}: it cannot be downloaded from the Hugging Face Hub ({first_line(error)})"
+            f"{hub_id}: neither a local path nor a download from the Hugging Face Hub ({first_line(error)})"
         ) from error
     path = Path(found, inside)
     if not path.exists():
