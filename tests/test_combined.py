@@ -4,6 +4,7 @@ import json
 import pickle
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -244,9 +245,7 @@ def test_dataloaders_get_the_batches_and_each_row_says_its_source(paths, workers
 
     dataset = packer.load({paths["web"]: 0.5, paths["maths"]: 0.5}, rows=10)
 
-    def collate(rows):
-        return packer.collate(rows, keep=["source"])
-
+    collate = partial(packer.collate, keep=["source"])  # Python 3.14 pickles what workers get
     sampler = packer.BatchSampler(dataset, global_batch=2)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=workers)
     seen = Counter()

@@ -1,7 +1,5 @@
 """Chat templates write the same text as with transformers, and refuse the same."""
 
-import json
-
 import jinja2
 import pytest
 
@@ -132,7 +130,9 @@ def test_a_template_sees_nothing_but_json():
 
 
 def test_values_that_are_nested_too_deeply_are_one_line():
-    deep = json.loads("[" * 900 + "]" * 900)
+    deep = []
+    for _ in range(3_000):  # Python 3.15 needs one frame for a level, others more
+        deep = [deep]
     with pytest.raises(DocumentError, match="'messages' message 0 has hundreds of lists or objects within"):
         messages_of([{"role": "user", "content": "x", "more": deep}], "messages")
     with pytest.raises(DocumentError, match="'tools' has hundreds of lists"):

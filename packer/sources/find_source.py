@@ -5,6 +5,7 @@ Every folder is searched once, even if several links lead to it.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -164,6 +165,21 @@ def _is_folder(path: str | Path) -> bool:
     return os.path.isdir(split_configuration(path)[0])  # noqa: PTH112 (a name may be too long)
 
 
+def _exists(path: AnyPath) -> bool:
+    """Whether a path exists. Raises an OSError if the system cannot tell; since Python 3.14, `Path.exists` says no."""
+    if isinstance(path, RemotePath):
+        return path.exists()
+    try:
+        path.stat()
+    except ValueError:  # a null byte in the name
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return False
+    return True
+
+
 def _refuse_foreign_above(paths: Iterable[str | Path]) -> None:
     """Raise a PackerError if a path is inside a table of another tool. Skips folders that the user cannot read."""
     seen = set[AnyPath]()
@@ -187,7 +203,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
     with reading(str(source)):
         if isinstance(path, RemotePath):
             path = path.pinned() if path.is_file() else listed(path)
-        is_folder, exists = path.is_dir(), path.exists()
+        is_folder, exists = path.is_dir(), _exists(path)
         if not is_folder and (path.suffix == BIN or not exists) and _index_of(path).is_file():
             path, exists = _index_of(path), True
     if is_folder:
