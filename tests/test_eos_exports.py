@@ -209,18 +209,24 @@ def test_megatron_core_reads_every_row_as_a_sample(tmp_path):
 
     rows = {tuple(row["input_ids"].tolist()): row for row in packer.load(packed)}
     rows = {tuple(EOS if token == 0 else token for token in tokens): row for tokens, row in rows.items()}
-    config = gpt.GPTDatasetConfig(
-        random_seed=1, sequence_length=LENGTH, blend=([str(path.with_suffix(""))], None), split="1,0,0",
-        reset_position_ids=True, reset_attention_mask=True, eod_mask_loss=True, tokenizer=Tokenizer(),
-        path_to_cache=str(tmp_path / "cache"), mid_level_dataset_surplus=0.0,
-    )  # fmt: skip
-    logging.disable(logging.WARNING)
-    try:
-        data, _, _ = builder.BlendedMegatronDatasetBuilder(
-            gpt.GPTDataset, [2 * len(rows), None, None], lambda: True, config
-        ).build()
-    finally:
-        logging.disable(logging.NOTSET)
+
+    def read(**options):
+        config = gpt.GPTDatasetConfig(
+            random_seed=1, sequence_length=LENGTH, blend=([str(path.with_suffix(""))], None), split="1,0,0",
+            reset_position_ids=True, reset_attention_mask=True, eod_mask_loss=True, tokenizer=Tokenizer(),
+            path_to_cache=str(tmp_path / "cache"), mid_level_dataset_surplus=0.0, **options,
+        )  # fmt: skip
+        logging.disable(logging.WARNING)
+        try:
+            return builder.BlendedMegatronDatasetBuilder(
+                gpt.GPTDataset, [2 * len(rows), None, None], lambda: True, config
+            ).build()[0]
+        finally:
+            logging.disable(logging.NOTSET)
+
+    if hasattr(gpt.GPTDatasetConfig, "inter_document_masking"):
+        assert set(read(inter_document_masking=True)[0]["cu_seqlens"].tolist()) == {0, LENGTH}, "a row is one document"
+    data = read()
     samples = [data[number] for number in range(len(data))]
     assert len(samples) >= 2 * len(rows) - 1
     assert {tuple(sample["tokens"].tolist()) for sample in samples} == set(rows)

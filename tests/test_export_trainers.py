@@ -15,7 +15,7 @@ from tests.helpers import naive  # noqa: E402
 from tests.helpers.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
 from tests.helpers.export_trainers import alone_pairs, following, loss_of, mean_loss, tiny_titan  # noqa: E402
 from tests.helpers.models import VOCABULARY, gradients, tiny_llama, train_alone  # noqa: E402
-from tests.helpers.naive_attention import attend, operators_of_varlen_attn  # noqa: E402
+from tests.helpers.naive_attention import operators_of_varlen_attn  # noqa: E402
 from tests.helpers.torch_jobs import run_two  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -196,62 +196,6 @@ def test_context_parallelism_of_torchtitan_trains_as_on_documents_alone(tmp_path
             assert found[balancer][0] == pytest.approx(alone, abs=1e-5)
             assert_same_gradients(found[balancer][1], expected, 1e-5)
         assert abs(found["without boundaries"][0] - alone) > 0.001
-
-
-@pytest.fixture
-def tiny_megatron(monkeypatch):
-    """A model of megatron-core, and its logits `[T, vocabulary]` of a packed batch: the thd format.
-
-    Attention, which only Transformer Engine has for this format, is written out.
-    """
-    gpt = pytest.importorskip("megatron.core.models.gpt")
-    from megatron.core import parallel_state
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.packed_seq_params import PackedSeqParams
-    from megatron.core.transformer import TransformerConfig
-
-    class Attention(torch.nn.Module):
-        def __init__(self, **_):
-            super().__init__()
-
-        def forward(self, query, key, value, _mask, *, packed_seq_params, **_):
-            assert packed_seq_params.qkv_format == "thd"
-            return attend(query, key, value, packed_seq_params.cu_seqlens_q).flatten(1)
-
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    parallel_state.initialize_model_parallel()
-    layers = get_gpt_layer_local_spec()
-    layers.submodules.self_attention.submodules.core_attention = Attention
-    config = TransformerConfig(
-        num_layers=2, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=64,
-        hidden_dropout=0.0, attention_dropout=0.0, init_method_std=0.2, use_cpu_initialization=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = gpt.GPTModel(config, layers, VOCABULARY, max_sequence_length=64, position_embedding_type="rope")
-
-    def run(tokens, positions, bounds, longest):
-        lengths = {"max_seqlen_q": longest, "max_seqlen_kv": longest}
-        params = PackedSeqParams(qkv_format="thd", cu_seqlens_q=bounds, cu_seqlens_kv=bounds, **lengths)
-        return model(tokens, positions, None, packed_seq_params=params)[0]
-
-    yield model, run
-    parallel_state.destroy_model_parallel()
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_model_of_megatron_core_trains_on_a_packed_batch_as_on_documents_alone(example, tiny_megatron):
-    model, run = tiny_megatron
-    batch = packer.collate(list(packer.load(example.packed)), format="megatron")
-    logits = run(batch["tokens"], batch["position_ids"], batch["cu_seqlens"][0], int(batch["max_seqlen"][0]))
-    found = gradients_of(model, [(logits, batch["labels"][0])])
-
-    def run_alone(tokens):
-        bounds = torch.tensor([0, len(tokens)], dtype=torch.int32)
-        return run(tokens[None], torch.arange(len(tokens))[None], bounds, len(tokens))
-
-    assert_same_gradients(found, gradients_of(model, alone_pairs(run_alone, example.pieces)), 1e-5)
 
 
 def test_the_loader_for_torchtitan_goes_on_over_epochs_and_from_a_state(example):

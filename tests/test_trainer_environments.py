@@ -51,6 +51,10 @@ PACKAGES = {
         "googleapis-common-protos==1.76.0 proto-plus==1.29.0"
     ),
     "automodel": ("nemo-automodel==0.7.0 transformers==5.18.0 megatron-fsdp==0.5.0 torchao==0.18.0 flashoptim==0.1.4"),
+    "megatron-bridge": (
+        f"--ignore-requires-python megatron-bridge==0.6.2 megatron-core==0.19.2 transformers==5.12.1 datasets==4.8.4 "
+        f"{HUB} tokenizers==0.22.2"
+    ),
 }
 """Packages of each trainer, without those that are optional; others are those of this environment."""
 
@@ -60,6 +64,7 @@ TESTS = {
     "ms-swift": ["tests/test_ms_swift.py"],
     "olmo-core": ["tests/test_olmo_core.py"],
     "automodel": ["tests/test_automodel.py"],
+    "megatron-bridge": ["tests/test_megatron.py", "--nightly"],
 }
 
 
@@ -71,6 +76,8 @@ def run(*command: object) -> str:
 
 @pytest.mark.parametrize("trainer", TESTS)
 def test_a_trainer_trains_as_on_documents_alone(trainer, tmp_path):
+    if trainer == "megatron-bridge" and sys.version_info < (3, 12):
+        pytest.skip("megatron-core 0.19 needs Python 3.12")
     run(sys.executable, "-m", "venv", tmp_path)
     python = tmp_path / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
