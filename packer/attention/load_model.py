@@ -35,7 +35,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from packer.errors import PackerError, hub_is_unreachable
-from packer.stores.hub import ask
+from packer.stores.hub import TIMEOUT
 from packer.stores.paths import expanded
 
 Factory: TypeAlias = Callable[..., PreTrainedModel]
@@ -178,14 +178,14 @@ def language_config(name: str) -> PretrainedConfig:
     If transformers has a class only for the whole model (Qwen2-VL), return the whole config, with one layer in other
     parts.
     """
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
     path = Path(name)
     if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
         raise PackerError(f"{name} has no config.json: pass a folder with a config.json, such a file, or a Hub id")
     try:
         if not (path.exists() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(name, "config.json")):
-            ask(name, "model")
+            HfApi().model_info(name, timeout=TIMEOUT)
         config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)  # None would ask on stdin
     except Exception as error:  # transformers raises OSError, ValueError, KeyError and errors of its hub client
         if hub_is_unreachable(error):

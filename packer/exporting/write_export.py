@@ -268,23 +268,19 @@ def _write_files(
     def link(entry: ShardEntry) -> tuple[str, list[WrittenFile]]:
         raise_if_interrupted()
         report(shard_number(entry.file), sum(batch.num_rows for batch in checked_batches(packed, entry, manifest)))
-        _link(packed / entry.file, store)
+        with store.temporary(entry.file) as path:
+            shard = os.path.realpath(str(packed / entry.file))
+            try:
+                path.hardlink_to(shard)
+            except OSError:  # another file system, another owner
+                shutil.copyfile(shard, path)
+            store.put_file(entry.file, path)
         return entry.file, [WrittenFile(file=entry.file, rows=entry.rows, bytes=entry.bytes, xxh3_128=entry.xxh3_128)]
 
     written = dict(
         run_tasks(link if target.keeps_shards else write, [*manifest.shards], job.workers or available_workers())
     )
     return tuple(file for entry in manifest.shards for file in written[entry.file])
-
-
-def _link(shard: AnyPath, store: Store) -> None:
-    """Put a shard in place under its name: as a hard link, or a copy where there can be no link."""
-    with store.temporary(shard.name) as path:
-        try:
-            path.hardlink_to(os.path.realpath(str(shard)))
-        except OSError:  # another file system, another owner
-            shutil.copyfile(str(shard), path)
-        store.put_file(shard.name, path)
 
 
 _LARGEST_VOCABULARY_OF_UINT16 = 65_500  # in Megatron-LM

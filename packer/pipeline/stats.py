@@ -23,10 +23,10 @@ from packer.shards.manifest import is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.find_source import SourceLike
 from packer.sources.formats import ending_of
-from packer.sources.hugging_face import is_packed_on_hub
+from packer.sources.hugging_face import PACKED_FILES
 from packer.sources.number_columns import HISTOGRAM, is_histogram
 from packer.stores import RemotePath, any_path
-from packer.stores.hub import names_hub
+from packer.stores.hub import has_files, names_hub
 from packer.stores.paths import PathList, expanded, packed_path
 
 USUAL_LENGTH = 4096
@@ -139,7 +139,7 @@ def names_packed(source: str | Path) -> bool:
     """Whether a source is a packed dataset, also on the Hub."""
     path = expanded(source)
     if names_hub(path) and not ending_of(str(path)):
-        return is_packed_on_hub(str(path))
+        return has_files(str(path), PACKED_FILES)
     with system_errors(path, resumes=False):
         return is_packed(any_path(path))
 

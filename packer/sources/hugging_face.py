@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes to the folder of a `Dataset` and of a `DatasetDict`."""
 
+PACKED_FILES = {MANIFEST, STATE}
+"""Files that every packed dataset has."""
+
 PACKED_ALREADY = "is packed already: pack the source that it was packed from, or what `packer tokenize` wrote"
 
 REPORT = "tokenized.json"
@@ -93,17 +96,12 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
     return Found(name, [], table=dataset.data, fingerprint=dataset._fingerprint)
 
 
-def is_packed_on_hub(hub_id: str) -> bool:
-    """Whether a dataset on the Hub is packed. Raises a PackerError if there is none, or the Hub cannot be reached."""
-    return has_files(hub_id, {MANIFEST, STATE})
-
-
 def find_on_hub(source: str, split: str | None) -> Found:
     """Download a dataset from the Hugging Face Hub ("org/name" or "org/name:config"), or find it in the cache."""
     import datasets
 
     hub_id, config = split_configuration(source)
-    if is_packed_on_hub(hub_id):  # asks the Hub first, because `load_dataset` retries for 23 s
+    if has_files(hub_id, PACKED_FILES):  # asks the Hub first, because `load_dataset` retries for 23 s
         raise PackerError(f"{hub_id} {PACKED_ALREADY}")
     try:
         builder = datasets.load_dataset_builder(hub_id, config or None)

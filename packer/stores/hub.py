@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from packer.errors import PackerError, first_line, hub_is_unreachable
 
@@ -18,7 +17,8 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 _ADDRESS = re.compile(r"hf:/{1,2}datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")  # a Path has lost a slash
 _DOWNLOAD = re.compile(r".*/datasets--[^/]+--([^/]+)/snapshots/[^/]+(/.*)?")
-_TIMEOUT = 10  # seconds for the Hub to answer
+TIMEOUT = 10
+"""Seconds for the Hub to answer. Other functions of its client retry for half a minute, and log."""
 
 
 def at_address(path: str | Path) -> str | Path:
@@ -81,8 +81,10 @@ def has_files(hub_id: str, names: set[str]) -> bool:
 
 def names_in(hub_id: str, revision: str | None = None) -> set[str]:
     """Return the names of all files of a dataset. Raises a PackerError if the Hub has none, or cannot be reached."""
+    from huggingface_hub import HfApi
+
     try:
-        found = ask(hub_id, "dataset", revision)
+        found = HfApi().dataset_info(hub_id, revision=revision, timeout=TIMEOUT)
     except Exception as error:  # its type depends on versions and the HTTP library
         if hub_is_unreachable(error):
             raise PackerError(
@@ -94,13 +96,6 @@ def names_in(hub_id: str, revision: str | None = None) -> set[str]:
             "check the spelling"
         ) from error
     return {file.rfilename for file in found.siblings or ()}
-
-
-def ask(hub_id: str, kind: str, revision: str | None = None) -> Any:
-    """Return facts of a dataset or model. Other functions retry for half a minute if the Hub cannot be reached."""
-    from huggingface_hub import HfApi
-
-    return HfApi().repo_info(hub_id, repo_type=kind, revision=revision, timeout=_TIMEOUT)
 
 
 def called(folder: Path) -> Path:
