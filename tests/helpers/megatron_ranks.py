@@ -23,7 +23,10 @@ def divided(batch):
         return utils.get_thd_batch_on_this_cp_rank(batch, bounds, bounds, longest)
     section = PAGE.read_text().split("### Context parallelism in your own loop")[1]
     code = section.split("```python\n")[1].split("```")[0]
+    bounds = batch["cu_seqlens"][0]
     exec(code, names := {"batch": batch})
+    documents = torch.arange(len(bounds) - 1).repeat_interleave(bounds.diff())
+    assert torch.equal(names["packed_seq_params"].seq_idx[0], documents.int()), "for layers of Mamba"
     return names["batch"], names["packed_seq_params"]
 
 
