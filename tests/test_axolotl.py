@@ -80,37 +80,42 @@ def test_without_its_boundaries_axolotl_s_loss_is_another(example, train, monkey
     assert abs(train()[0]["loss"] - alone.loss) > 0.001
 
 
-@pytest.mark.parametrize("boundaries", ["with", "without"])
-def test_context_parallelism_trains_as_on_documents_alone(tmp_path, monkeypatch, boundaries):
-    """Two processes, each with half of a row, over stand-ins for the kernels of FlashAttention.
+@pytest.mark.parametrize(("backend", "boundaries"), [("ulysses", "with"), ("ulysses", "without"), ("ring", "with")])
+def test_context_parallelism_trains_as_on_documents_alone(tmp_path, monkeypatch, backend, boundaries):
+    """Two processes, each with parts of all rows; the last document crosses from one part to the other.
 
-    Axolotl takes the mean of the means of both halves, and does not train the first token of the second. Here, both
-    have as many trained tokens, and that one, in the middle of a document, is none of them.
+    The parts have different numbers of trained tokens, and their sum is odd. Ulysses divides the heads of sdpa; the
+    ring computes its blocks without FlashAttention, which needs a GPU.
     """
-    tokens = [
-        [number * place % VOCABULARY for place in range(length)] for number, length in ((3, 12), (5, 40), (7, 12))
-    ]
+    documents = ((3, 12), (5, 40), (7, 11), (11, 30), (13, 27))
+    tokens = [[number * place % VOCABULARY for place in range(1, length + 1)] for number, length in documents]
     labels = [list(each) for each in tokens]
-    labels[1][20] = -100
+    labels[1][:30], labels[4][:20] = [-100] * 30, [-100] * 20
     source = {"input_ids": tokens, "labels": labels}
     example = make_example(tmp_path / "rows", source, add_column=[], max_len=64, algorithm="sequential")
+    assert example.rows == 2
     tiny_llama().save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     for name in ("AXOLOTL_DO_NOT_TRACK", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, "1")
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    arguments = ["-m", "tests.helpers.axolotl_training", tmp_path, example.packed, boundaries]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    arguments = ["-m", "tests.helpers.axolotl_training", tmp_path, example.packed, backend, boundaries]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run([*job, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    alone = train_alone(tiny_llama(), dict(enumerate(zip(tokens, labels, strict=True))))
+    pieces = dict(enumerate(zip(tokens, labels, strict=True)))
+    alone = train_alone(tiny_llama(), pieces)
+    of_rows = [train_alone(tiny_llama(), {each: pieces[each] for each in row}).loss for row in ((0, 1, 2), (3, 4))]
     for rank in range(2):
-        first, second = json.loads((tmp_path / f"{rank}.json").read_text())
+        logged = json.loads((tmp_path / f"{rank}.json").read_text())
+        first, second = (each for each in logged if "loss" in each)
+        evaluation = next(each["eval_loss"] for each in logged if "eval_loss" in each)  # before the first step
         if boundaries == "without":
             assert abs(first["loss"] - alone.loss) > 0.001
             continue
         assert first["loss"] == pytest.approx(alone.loss, abs=1e-4)
         assert first["grad_norm"] == pytest.approx(alone.gradient_norm, rel=1e-4)
+        assert evaluation == pytest.approx(sum(of_rows) / 2, abs=1e-4)  # as everywhere in the Trainer
         assert second["loss"] < first["loss"]
 
 
@@ -122,6 +127,11 @@ def test_context_parallelism_trains_as_on_documents_alone(tmp_path, monkeypatch,
         ({"xformers_attention": True, "attn_implementation": None}, "attn_implementation of Axolotl is xformers: "),
         ({"val_set_size": 0.1}, "val_set_size of Axolotl is 0.1: .*: name packed_eval_dataset instead"),
         ({"datasets": [{"path": "chats", "type": "chat_template"}]}, "datasets of Axolotl is .*; leave it out"),
+        (
+            {"context_parallel": {"size": 2}, "packed_loss": "document"},
+            "packed_loss of Axolotl is document: context para",
+        ),
+        ({"sequence_parallel_degree": 2, "deepspeed": "zero3.json"}, "deepspeed of Axolotl is zero3.json: its context"),
         ({"curriculum_sampling": True}, "curriculum_sampling of Axolotl is True: rows must be shuffled"),
     ],
 )

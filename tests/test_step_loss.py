@@ -234,6 +234,14 @@ def test_adapters_that_mix_documents_are_refused(example, tmp_path, make_trainer
     make_trainer(model, example, tmp_path)
 
 
+@pytest.mark.parametrize("make_trainer", [hf_trainer, sft_trainer])
+def test_ringmaster_is_refused(example, tmp_path, make_trainer):
+    trainer = make_trainer(tiny_llama(), example, tmp_path)
+    trainer.model.config._attn_implementation = "ringmaster_ulysses"
+    with pytest.raises(PackerError, match="the attention of the model is ringmaster_ulysses: in this trainer"):
+        trainer.train()
+
+
 def test_the_noise_of_neftune_on_whole_batches_is_told(example, tmp_path):
     pieces = len(example.pieces)
     arguments = transformers.TrainingArguments(str(tmp_path), per_device_train_batch_size=4, neftune_noise_alpha=5)
@@ -274,6 +282,14 @@ def test_steps_with_a_loss_by_weights_train_as_documents_alone(weighted, tmp_pat
     assert_steps_as_alone([found], example.pieces, as_weighed(loss, weighted))
     with pytest.raises(AssertionError, match=r"assert \d"):  # a mean over tokens is another
         assert_steps_as_alone([found], example.pieces, lambda key, _: [1] * len(example.pieces[key][0]))
+
+
+def test_a_trainer_that_rounds_the_sum_of_weights_down_trains_the_same(weighted, tmp_path, monkeypatch):
+    """As the Trainer of transformers 5.20. Here, the sum of a step is less than 1."""
+    count = transformers.Trainer._get_num_items_in_batch
+    monkeypatch.setattr(transformers.Trainer, "_get_num_items_in_batch", lambda *given: count(*given) // 1)
+    found = train("hf", weighted[0].packed, tmp_path, loss="weight", accumulation=3)
+    assert_steps_as_alone([found], weighted[0].pieces, as_weighed("weight", weighted))
 
 
 @pytest.mark.nightly

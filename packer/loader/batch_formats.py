@@ -60,6 +60,8 @@ class BatchFormat(ABC):
     """Options of a batch format. Call it with rows to get their batch, for example as a `collate_fn`."""
 
     tensors: Tensors = "torch"
+    accelerate_divides = True
+    """Whether accelerate's context parallelism, if it is on, divides the batch. False if a trainer replaces it."""
 
     def __post_init__(self) -> None:
         for name in ("keep", "keep_tokens"):
@@ -71,7 +73,8 @@ class BatchFormat(ABC):
         if epoch is None:
             epoch = getattr(rows, "epoch", None) or 0
         check_range("epoch", epoch)
-        check_accelerate()
+        if self.accelerate_divides:
+            check_accelerate()
         arrays = rows_as_arrays(rows)
         check_loss_weights(getattr(self, "loss_weights", None), arrays)
         if TREE_INPUT_IDS in arrays[0] and not isinstance(self, TreeBatch):

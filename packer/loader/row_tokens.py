@@ -443,16 +443,15 @@ def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def check_accelerate() -> None:
-    """Raise PackerError under accelerate's context parallelism, unless a trainer such as Axolotl replaces it."""
+    """Raise PackerError under accelerate's context parallelism."""
     state = sys.modules.get("accelerate.state")
     if state is None or not state.is_initialized():
         return
     parallelism = getattr(state.AcceleratorState(), "parallelism_config", None)
-    prepare: Any = getattr(sys.modules["accelerate"].Accelerator, "_prepare_cp", None)
-    if parallelism is not None and parallelism.cp_enabled and prepare.__module__.startswith("accelerate"):
+    if parallelism is not None and parallelism.cp_enabled:
         raise PackerError(
             f"accelerate divides rows among cp_size={parallelism.cp_size} processes, and its attention ignores the "
-            "boundaries of documents there: set cp_size=1, or choose a trainer whose context parallelism has boundaries"
+            "boundaries of documents there: set cp_size=1, or use context parallelism in Axolotl 0.21"
         )
 
 

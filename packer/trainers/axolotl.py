@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from packer.loader.batch_formats import HFBatch, HFRows
+from packer.errors import PackerError
+from packer.loader.batch_formats import HFBatch
 from packer.loader.row_tokens import LossWeights
-from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_loss, check_settings, open_rows
+from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_adapters, check_loss, check_settings, open_rows
 
 if TYPE_CHECKING:
     from axolotl.common.datasets import TrainDatasetMeta
@@ -41,13 +44,12 @@ _RULES = {
     **dict.fromkeys(("datasets", "test_datasets", "pretraining_dataset", "streaming"), ((None, False), _NOT_READ)),
     "val_set_size": ((0,), f"{_NOT_READ}: name packed_eval_dataset instead"),
     **dict.fromkeys(("rl", "reward_model", "process_reward_model"), ((None, False), "it does not read packed rows")),
+    **dict.fromkeys(("diffusion", "diffusion_lm"), ((None, False), "it may ignore the boundaries of documents")),
 }
-_RING_RULES = {
-    "ring_attn_func": (("varlen_llama3",), "it ignores the boundaries of documents"),
-    "micro_batch_size": ((1,), "with context parallelism, Axolotl finds boundaries in a single row only"),
+_CONTEXT_PARALLEL_RULES = {
     "packed_loss": ((None, "token"), "context parallelism would divide the tokens, but not their weights"),
+    "deepspeed": ((None, False), "its context parallelism may ignore the boundaries of documents, unlike ringmaster"),
 }
-"""Rules for context parallelism. Without sample_packing, Axolotl chooses batch_ring."""
 
 
 class PackedArgs(BaseModel):
@@ -61,6 +63,8 @@ class PackedArgs(BaseModel):
 class Collator(HFBatch):
     """Batches of rows. Accepts the arguments of Axolotl's own collators, which have no effect."""
 
+    accelerate_divides = False  # under context parallelism, ringmaster does, by the positions
+
     def __init__(self, tokenizer: object, *, loss_weights: LossWeights | None = None, **_: object) -> None:
         super().__init__(loss_weights=loss_weights)
 
@@ -71,22 +75,19 @@ class Collator(HFBatch):
         return weighted_labels(super().__call__(rows, **options))
 
 
-class RowCollator(HFRows):
-    """Batches of whole rows, whose tokens the processes of context parallelism divide."""
-
-    def __init__(self, tokenizer: object, **_: object) -> None:
-        super().__init__()
-
-
 class PackedPlugin(BasePlugin):
     """Trains rows of `packed_dataset`. Refuses settings that would mix documents."""
 
     def register(self, cfg: Any) -> None:
         """Check the settings before Axolotl validates them, and set the rows as `datasets`, which Axolotl requires."""
         check_settings("Axolotl", cfg, _RULES)
-        if max(cfg.get(name) or 1 for name in ("context_parallel_size", "sequence_parallel_degree")) > 1:
-            check_settings("Axolotl", cfg, _RING_RULES)
-            cfg["ring_attn_func"] = "varlen_llama3"
+        if _has_context_parallelism(cfg):
+            check_settings("Axolotl", cfg, _CONTEXT_PARALLEL_RULES)
+            if find_spec("axolotl.integrations.context_parallel") is None:
+                raise PackerError(
+                    f"context parallelism of Axolotl {version('axolotl')} does not train all tokens: install Axolotl "
+                    "0.21, or set context_parallel_size to 1"
+                )
         path = cfg.get("packed_dataset")
         first = path if isinstance(path, str) else next(iter(path or ()), "packed_dataset")
         cfg["datasets"] = [{"path": str(first), "type": None}]
@@ -119,25 +120,38 @@ class PackedPlugin(BasePlugin):
 
     def get_collator_cls_and_kwargs(self, cfg: Any, is_eval: bool = False) -> tuple[type[Any], dict[str, Any]]:
         """Return the collator, and the weights of the loss."""
-        if (cfg.context_parallel_size or 1) > 1:
-            return RowCollator, {}
         return Collator, {"loss_weights": cfg.packed_loss}
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> Sequence[Any]:
-        """Make a model with sdpa use packer's attention during training."""
+        """Make a model with sdpa use packer's attention during training, except under context parallelism."""
         from packer.trainers.hf_and_trl import PackedAttention
 
-        return [PackedAttention(always=False)]
+        return [] if _has_context_parallelism(cfg) else [PackedAttention(always=False)]
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        """Let the trainer compute a loss by weights, over all batches of a step."""
+        """Let the trainer compute a loss by weights, over all batches of a step. Refuse models that mix documents."""
+        from packer.attention.transformers_hook import rope_limit
         from packer.trainers.hf_and_trl import WEIGHTED, WEIGHTED_RULES, StepLoss
 
+        check_adapters(trainer.model)
+        if _has_context_parallelism(cfg) and rope_limit(trainer.model.config.get_text_config()) is not None:
+            raise PackerError(
+                "the model derives the frequencies of RoPE from the longest document, of which a process sees only "
+                "parts under context parallelism: set context_parallel_size to 1"
+            )
         if cfg.packed_loss in WEIGHTED:
-            check_settings("Axolotl", cfg, {"use_eaft": ((False,), "it is a loss of its own")})
+            check_settings(
+                "Axolotl", cfg, dict.fromkeys(("use_eaft", "use_dft"), ((False,), "it is a loss of its own"))
+            )
             check_settings("Axolotl", trainer.args, WEIGHTED_RULES)
             trainer.compute_loss_func = StepLoss("Axolotl", is_function=True, loss=cfg.packed_loss)
             trainer.compute_loss_func.on_init_end(trainer.args, model=trainer.model)
+
+
+def _has_context_parallelism(cfg: Any) -> bool:
+    """Return whether processes divide the tokens of a row. Axolotl has three names for their number."""
+    sizes = [cfg.get("context_parallel_size"), cfg.get("sequence_parallel_degree")]
+    return max(size or 1 for size in (*sizes, (cfg.get("context_parallel") or {}).get("size"))) > 1
 
 
 def _plain(value: Any) -> Any:

@@ -200,6 +200,11 @@ class PackedAttention(TrainerCallback):
         check_adapters(parts["model"])
         model = _without_adapter(parts["model"])
         own = model.config.get_text_config()._attn_implementation
+        if own.startswith("ringmaster"):
+            raise PackerError(
+                f"the attention of the model is {own}: in this trainer, ringmaster would leave out the rows of all "
+                "processes but one, and change the size of the loss; use it in Axolotl 0.21"
+            )
         if own == "sdpa" or self._always:
             self._own = (model, own)
             use(model)
@@ -259,9 +264,12 @@ class WeightedLabels(torch.Tensor):
 
 
 def weighted_labels(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch with its `loss_weights`, if there are any, as part of its labels."""
+    """Return a batch with its `loss_weights`, if there are any, as part of its labels, multiplied by 2**30.
+
+    Losses are divided by their sum, which transformers 5.20 rounds down to an integer.
+    """
     weights = batch.pop("loss_weights", None)
-    return batch if weights is None else {**batch, "labels": WeightedLabels.of(batch["labels"], weights)}
+    return batch if weights is None else {**batch, "labels": WeightedLabels.of(batch["labels"], weights * 2**30)}
 
 
 class StepLoss(TrainerCallback):

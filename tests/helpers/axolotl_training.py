@@ -1,4 +1,4 @@
-"""Training by `axolotl train`; as a module, in each process of a job with its ring, over stand-in kernels."""
+"""Training by `axolotl train`; as a module, in each process of a job with context parallelism."""
 
 import json
 import os
@@ -11,7 +11,6 @@ import torch
 import yaml
 
 from tests.helpers.naive_attention import flash_attn_installed
-from tests.helpers.ring_kernels import ring_kernels
 
 
 def train(folder, packed, rows, **changes):
@@ -48,6 +47,7 @@ def on_cpu():
     with ExitStack() as stack:
         for target, name, stand_in in (
             (torch.cuda, "current_device", lambda: torch.device("cpu")),
+            (torch.cuda, "can_device_access_peer", lambda *_: True),
             (ParallelismConfig, "build_device_mesh", lambda self, _: build_mesh(self, "cpu")),
             (ModelLoader, "_set_device_map_config", without_device_map),
             (transformers.modeling_utils, "caching_allocator_warmup", lambda *_, **__: None),
@@ -56,23 +56,26 @@ def on_cpu():
         yield
 
 
-def main(folder: Path, packed: str, *, boundaries: bool) -> None:
-    from packer.trainers.axolotl import RowCollator
+def main(folder: Path, packed: str, backend: str, *, boundaries: bool) -> None:
+    from packer.trainers.axolotl import Collator
 
-    collate = RowCollator.__call__
+    collate = Collator.__call__
 
     def without_boundaries(self, rows):
         batch = collate(self, rows)
-        return batch | {"position_ids": torch.arange(batch["input_ids"].shape[1])[None]}
+        positions = torch.arange(batch["input_ids"].shape[1])[None]
+        return {"input_ids": batch["input_ids"], "labels": batch["labels"], "position_ids": positions}
 
-    with flash_attn_installed(), ring_kernels(), on_cpu():
+    with flash_attn_installed(), on_cpu():
         if not boundaries:
-            RowCollator.__call__ = without_boundaries
+            Collator.__call__ = without_boundaries
+        attention = "sdpa" if backend == "ulysses" else "flash_attention_2"
         logged = train(
-            folder, packed, 1, attn_implementation="flash_attention_2", context_parallel_size=2, ddp_backend="gloo"
-        )
-    Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(logged[:2]))
+            folder, packed, 1, attn_implementation=attention, context_parallel={"size": 2, "backend": backend},
+            gradient_accumulation_steps=2, ddp_backend="gloo", packed_eval_dataset=packed, eval_strategy="epoch",
+        )  # fmt: skip
+    Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(logged))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], boundaries="without" not in sys.argv)
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], boundaries="without" not in sys.argv)

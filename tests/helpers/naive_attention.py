@@ -148,7 +148,8 @@ def flash_attn_installed(version: int = 2) -> Iterator[list[tuple[torch.Tensor, 
     by_length = package.flash_attn_varlen_func
 
     @functools.wraps(by_length)
-    def noted(q, k, v, **options):
+    def noted(q, k, v, *lengths, **options):
+        options |= zip(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), lengths, strict=False)
         calls.append((options["cu_seqlens_q"], options["cu_seqlens_k"], int(options.get("max_seqlen_q", 0))))
         # Triton kernels want keys and values laid out alike
         return by_length(q.contiguous(), k.contiguous(), v.contiguous(), **options)

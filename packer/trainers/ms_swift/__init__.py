@@ -103,8 +103,8 @@ def _loss(loss_scale: str) -> LossWeights | None:
 
 def _collate_weighted(collate: HFBatch, rows: Any) -> dict[str, Any]:
     """Return the batch of rows with weights in its labels, which are counted, and beside them, for the loss."""
-    batch = collate(rows)
-    return {"loss_scale": batch["loss_weights"], **weighted_labels(batch)}
+    batch = weighted_labels(collate(rows))
+    return {"loss_scale": batch["labels"].weights, **batch}
 
 
 class PackedTrainer(Seq2SeqTrainer):
