@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,6 +118,15 @@ def test_context_parallelism_trains_as_on_documents_alone(tmp_path, monkeypatch,
         assert first["grad_norm"] == pytest.approx(alone.gradient_norm, rel=1e-4)
         assert evaluation == pytest.approx(sum(of_rows) / 2, abs=1e-4)  # as everywhere in the Trainer
         assert second["loss"] < first["loss"]
+
+
+def test_rope_by_the_longest_document_is_refused_under_context_parallelism():
+    from packer.trainers.axolotl import PackedPlugin
+
+    model = tiny_llama()
+    model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    with pytest.raises(PackerError, match="derives the frequencies of RoPE from the longest document"):
+        PackedPlugin().post_trainer_create({"context_parallel_size": 2}, SimpleNamespace(model=model))
 
 
 @pytest.mark.filterwarnings("ignore")
