@@ -73,7 +73,7 @@ class PeakMemory:
 
 def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int) -> dict[str, float]:
     """Plan once; the seconds of every step, and what came out."""
-    prepare_for(documents=len(lengths))
+    prepare_for(len(lengths))
     options = PackOptions(max_len=max_len, algorithm=algorithm, shard_size=SHARD_SIZE)
     reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths)
     rows_per_shard = SHARD_SIZE // (ROW_BYTES * max_len)

@@ -12,6 +12,7 @@ import pytest
 import packer
 from packer.algorithms import jit, permute
 from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.small import shrink
 
 PACKAGE = Path(__file__).parent.parent / "packer"
 
@@ -45,8 +46,7 @@ def modules_after(commands: list[list[str]], **environment: str) -> set[str]:
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("algorithm", ["auto", "bfd", "wrapped"])
 def test_a_small_set_is_packed_without_numba_to_the_same_bytes(tmp_path, algorithm):
-    """However long its kernels take: a number of documents decides, so that it is the same on every machine."""
-    source, out = save_arrow(tmp_path / "rows.arrow", made_documents(jit.FEW_DOCUMENTS)), tmp_path / "out"
+    source, out = save_arrow(tmp_path / "rows.arrow", made_documents(600)), tmp_path / "out"
     options = ["--max-len", "256", "--shard-size", "60KB", "--algorithm", algorithm]
     imported = modules_after(
         [
@@ -62,10 +62,20 @@ def test_a_small_set_is_packed_without_numba_to_the_same_bytes(tmp_path, algorit
 
 
 @pytest.mark.nightly(after=1)
-@pytest.mark.parametrize(("documents", "length"), [(jit.FEW_DOCUMENTS + 1, 3), (2, jit.FEW_TOKENS // 2 + 1)])
-def test_many_documents_or_tokens_are_packed_by_compiled_kernels(tmp_path, documents, length):
+@pytest.mark.parametrize(("documents", "length"), [(jit.FEW_SEGMENTS + 1, 3), (2, 32 * jit.FEW_SEGMENTS)])
+def test_many_documents_or_segments_are_packed_by_compiled_kernels(tmp_path, documents, length):
     source = save_arrow(tmp_path / "rows.arrow", [[7] * length] * documents)
     assert "numba" in modules_after([["pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "64"]])
+
+
+def test_kernels_that_take_long_as_plain_python_go_on_compiled_to_the_same_bytes(tmp_path, monkeypatch):
+    source = save_arrow(tmp_path / "rows.arrow", made_documents(600))
+    packer.pack(source, tmp_path / "compiled", max_len=256, sync=False)
+    monkeypatch.setattr(jit, "_is_compiling", False)
+    shrink(monkeypatch, plain_seconds=jit._plain_seconds + 0.03)
+    packer.pack(source, tmp_path / "both", max_len=256, sync=False)
+    assert jit._is_compiling
+    assert hashes(tmp_path / "both") == hashes(tmp_path / "compiled")
 
 
 def test_a_shared_cache_keeps_kernels_of_different_sources_apart(tmp_path):

@@ -74,7 +74,7 @@ def test_plain_kernels_make_the_rows_of_compiled_ones(table, max_segments, seed)
     compiled = pack_vectors(*table, max_segments=max_segments, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jit, "_is_compiling", False)
-        patch.setattr(jit, "MOST_VALUES_OF_ALL", np.inf)
+        patch.setattr(jit, "PLAIN_SECONDS", np.inf)
         plain = pack_vectors(*table, max_segments=max_segments, seed=seed)
     assert listed(plain) == listed(compiled)
 

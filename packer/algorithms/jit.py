@@ -1,10 +1,9 @@
 """Decide how kernels run: compiled by Numba, or as plain Python in small commands.
 
-Importing Numba takes half a second, and compiling kernels takes several seconds. In a command with few documents and
-tokens, kernels marked `jit_if_large` therefore run as plain Python functions. `prepare_for` decides this before
-planning. In commands that plan nothing, the number of values in all arrays passed to kernels decides. Above the limit,
-all kernels of the process are compiled. The choice never depends on timing, so a command makes the same choice on every
-machine. Both ways give the same results.
+Importing Numba takes half a second, and compiling kernels takes several seconds. In a command with few segments,
+kernels marked `jit_if_large` therefore run as plain Python functions, as long as they take little time: a few sets are
+hard to plan. `prepare_for` compiles all kernels from the start if there are many segments. Both ways give the same
+results, even if a kernel that runs as plain Python calls a compiled one.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import functools
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -25,11 +25,11 @@ from packer.progress import STATUS
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
-FEW_DOCUMENTS, FEW_TOKENS = 1 << 9, 1 << 17
-"""Maximum number of documents, and of tokens, for which a command runs kernels as plain Python."""
+FEW_SEGMENTS = 10_000
+"""Maximum number of segments for which a command runs kernels as plain Python, which takes about 80 us per segment."""
 
-MOST_VALUES, MOST_VALUES_OF_ALL = 1 << 18, 1 << 21
-"""Maximum number of array values in one plain Python call, and in all plain Python calls of a process."""
+PLAIN_SECONDS = 1.5
+"""Processor time of plain kernels after which a process compiles all kernels."""
 
 CACHE_DIR = "PACKER_CACHE_DIR"
 """Environment variable: folder for compiled kernels, with one subfolder for each version of the kernels' sources.
@@ -59,8 +59,7 @@ def jit(kernel: Kernel) -> Kernel:
 def jit_if_large(kernel: Kernel) -> Kernel:
     """Compile a kernel like `jit`, but run it as plain Python while there is little to do.
 
-    Use it for integer kernels whose running time is proportional to the size of their arrays, and for functions that
-    only kernels call.
+    Use it for integer kernels, and for functions that only kernels call.
     """
     return cast(Kernel, _Kernel(kernel, may_run_plain=True))
 
@@ -71,21 +70,22 @@ def compile_from_now_on() -> None:
     _is_compiling = True
 
 
-def prepare_for(*, documents: int, tokens: int = 0) -> None:
-    """Compile all kernels from now on if the number of documents to plan, or of tokens to copy, is large."""
-    if documents > FEW_DOCUMENTS or tokens > FEW_TOKENS:
+def prepare_for(segments: int) -> None:
+    """Compile all kernels from now on if the number of segments to plan, or an upper limit of it, is large."""
+    if segments > FEW_SEGMENTS:
         compile_from_now_on()
 
 
 class _Plain(threading.local):
-    """Whether this thread is inside a call that runs as plain Python."""
+    """The outermost plain call of this thread."""
 
-    active = False
+    begun: float | None = None
+    """Processor time of the thread when the call began; None outside of a plain call."""
 
 
 _plain = _Plain()
 _making = threading.Lock()  # held while a kernel's dispatcher is created
-_plain_values = 0  # values in the arrays of all plain calls of this process
+_plain_seconds = 0.0  # processor time of all plain calls that have ended
 _is_compiling = False  # whether all kernels are compiled from now on
 
 
@@ -99,22 +99,22 @@ class _Kernel:
         self._compiled: Callable[..., object] | None = None
 
     def __call__(self, *arguments: object) -> object:
-        """Run the kernel compiled or as plain Python. A plain kernel calls other kernels as plain Python too."""
-        global _plain_values
-        if _plain.active:
-            return self.function(*arguments)
-        if self._may_run_plain and not _is_compiling:
-            values = _values(arguments)
-            _plain_values += values
-            if values <= MOST_VALUES and _plain_values <= MOST_VALUES_OF_ALL:
-                _plain.active = True
-                try:
-                    with np.errstate(over="ignore"):  # hashes wrap around
-                        return self.function(*arguments)
-                finally:
-                    _plain.active = False
+        """Run the kernel compiled or as plain Python."""
+        global _plain_seconds
+        now = time.thread_time()
+        if _plain_seconds + now - (_plain.begun or now) > PLAIN_SECONDS:
             compile_from_now_on()
-        return self.compiled(*arguments)
+        if _is_compiling or not self._may_run_plain:
+            return self.compiled(*arguments)
+        if _plain.begun is not None:
+            return self.function(*arguments)
+        _plain.begun = now
+        try:
+            with np.errstate(over="ignore"):  # hashes wrap around
+                return self.function(*arguments)
+        finally:
+            _plain_seconds += time.thread_time() - now
+            _plain.begun = None
 
     @property
     def compiled(self) -> Callable[..., object]:
@@ -146,14 +146,6 @@ class _Kernel:
 
     def __reduce__(self) -> str:
         return self.function.__qualname__
-
-
-def _values(arguments: tuple[object, ...]) -> int:
-    """Count the values of all arrays, including arrays in named tuples."""
-    return sum(
-        argument.size if isinstance(argument, np.ndarray) else _values(argument) if isinstance(argument, tuple) else 0
-        for argument in arguments
-    )
 
 
 @functools.cache

@@ -95,7 +95,7 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
     with_extra = options.is_planned_whole or has_exchanges or bool(opened.packed_by)
     documents = read_documents(opened, progress, hold_lengths=True, with_extra=with_extra)
     warn_of_rejected(documents.source.rejections)
-    prepare_for(documents=documents.identity.documents)
+    prepare_for(documents.identity.documents + documents.identity.tokens // options.max_len)
     starts = None
     if has_exchanges:
         held = pa.table({EXCHANGE_STARTS: documents.extra[EXCHANGE_STARTS]})

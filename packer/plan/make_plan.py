@@ -46,7 +46,7 @@ def plan_documents(
     nothing to pack.
     """
     identity = documents.identity
-    prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
+    prepare_for(identity.documents + identity.tokens // options.max_len)
     planning = Planning(
         reader=SegmentReader(options=options, documents=identity.documents, source=documents),
         rows_per_shard=row_format.rows_in(options.shard_size),
@@ -71,7 +71,7 @@ def plan_lengths(
     If the options name columns for groups or limits, pass `values`. If starts of exchanges are known, pass `starts`.
     Errors are the same as in `plan_documents`.
     """
-    prepare_for(documents=len(lengths))
+    prepare_for(len(lengths) + int(lengths.sum(dtype=np.int64)) // options.max_len)
     planning = Planning(
         reader=SegmentReader(options=options, documents=len(lengths), lengths=lengths, starts=starts),
         rows_per_shard=RowFormat.of(options).rows_in(options.shard_size),

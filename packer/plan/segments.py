@@ -431,7 +431,7 @@ def _trained(
         bad = gather(columns["labels"].addresses, spans, NO_LOSS, labels)
         if bad < 0:  # labels out of range are reported later, when their rows are written
             labels[places] = NO_LOSS
-            trained[part] = count_trained(places, lengths[part], labels)
+            trained[part] = count_trained(places, labels)
         first = last
     return trained
 

@@ -166,7 +166,7 @@ def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) ->
         trained = segments.lengths - 1
     elif "labels" in batch.schema.names:
         places = segments.places(options.align, options.max_len)
-        trained = count_trained(places, segments.extents(options.align), as_numpy(batch["labels"].flatten()))
+        trained = count_trained(places, as_numpy(batch["labels"].flatten()))
     return Counts.of(segments.starts, segments.lengths, trained)
 
 

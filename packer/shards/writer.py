@@ -121,7 +121,7 @@ def _token_arrays(
     gaps = joined_ranges(np.concatenate([places + lengths, row_ends]), np.concatenate([extents - lengths, tails]))
     seq_lengths = np.insert(extents, rows.row_starts[1:], tails)  # 0 for a row that is full
     columns = token_columns(Spans(lists, rows.starts, lengths, places), gaps, seq_lengths, source, row_format)
-    trained = count_trained(places, extents, columns["labels"]) if "labels" in columns else None
+    trained = count_trained(places, columns["labels"]) if "labels" in columns else None
     return [pa.FixedSizeListArray.from_arrays(as_arrow(values), max_len) for values in columns.values()], trained
 
 
@@ -156,7 +156,7 @@ def token_columns(
     for name, value_type in row_format.kept_tokens.items():
         dtype = numpy_dtype(value_type)
         values = columns[name] = np.zeros(size, dtype)  # 0 in the gaps
-        gather_bytes(source[name].addresses, spans, dtype.itemsize, values.reshape(-1).view(np.uint8))
+        gather_bytes(source[name].addresses, spans, dtype.itemsize, values.ctypes.data)
     return columns
 
 
@@ -210,7 +210,7 @@ def _count_labels(
     labels = np.empty(int(lengths.sum()), np.int32)
     copy_checked("labels", source["labels"], Spans(lists, rows.starts, lengths, places), labels)
     labels[places] = NO_LOSS
-    return count_trained(places, lengths, labels)
+    return count_trained(places, labels)
 
 
 def write_shard(

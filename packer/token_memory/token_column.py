@@ -276,27 +276,15 @@ def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
 @jit_if_large
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
     """Copy `values` to `out` as int32. Returns whether each value is a token id or equal to `allowed`."""
-    wrong = False
-    for i in range(len(values)):
-        value = np.int64(values[i])  # a uint64 above the maximum of int64 becomes negative here and is rejected
-        wrong |= (value < 0 and value != allowed) or value > _LARGEST
-        out[i] = np.int32(value)
-    return not wrong
+    out[:] = values.astype(np.int32)
+    return bool(np.sum(((values < 0) & (values != allowed)) | (values > _LARGEST)) == 0)
 
 
 @jit_if_large
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
-    """Do the same as `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in the cache."""
+    """Do the same as `_copy_cast` for int32 values: memcpy, then a check of the values while they are in the cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
-    signs = np.int32(0)
-    for i in range(len(out)):
-        signs |= out[i]
-    if signs >= 0:
-        return True
-    wrong = False
-    for i in range(len(out)):
-        wrong |= out[i] < 0 and out[i] != allowed
-    return not wrong
+    return bool(np.sum((out < 0) & (out != allowed)) == 0)
 
 
 def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]) -> int:
@@ -318,12 +306,13 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     """
     first_wrong = -1
     addresses, chunks = find_values(column, spans.lists, spans.starts)
+    destinations = np.uint64(out.ctypes.data) + (4 * spans.places).astype(np.uint64)
     codes = column.value_codes[chunks]
     for code in np.flatnonzero(np.bincount(codes)).tolist():
         found = np.where(codes == code, addresses, np.uint64(0))
         other = None if VALUE_TYPES[code] is np.int32 else np.empty(0, VALUE_TYPES[code])
         may_be_allowed = allowed if np.issubdtype(VALUE_TYPES[code], np.signedinteger) else 0
-        wrong = _gather(found, other, spans.lengths, spans.places, may_be_allowed, out)
+        wrong = _gather(found, other, spans.lengths, may_be_allowed, destinations)
         if wrong >= 0 and not 0 <= first_wrong < wrong:
             first_wrong = int(wrong)
     return first_wrong
@@ -350,11 +339,10 @@ def _gather(
     found: NDArray[np.uint64],
     other: NDArray[Any] | None,
     lengths: NDArray[np.int64],
-    places: NDArray[np.int64],
     allowed: int,
-    out: NDArray[np.int32],
+    destinations: NDArray[np.uint64],
 ) -> int:
-    """Copy the values at addresses; skip spans at address 0.
+    """Copy the values at addresses to addresses of int32 values; skip spans at address 0.
 
     Values have the type of the empty array `other`; int32 if it is None. Only one of the two branches is compiled.
     """
@@ -364,7 +352,7 @@ def _gather(
             prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
         if found[s] == 0:
             continue
-        own = out[places[s] : places[s] + lengths[s]]
+        own = array_at(destinations[s], lengths[s], np.int32)
         if other is None:
             is_valid = _copy_int32(found[s], own, allowed)
         else:
@@ -375,19 +363,19 @@ def _gather(
 
 
 @jit_if_large
-def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
+def gather_bytes(column: Addresses, spans: Spans, width: int, destination: int) -> None:
     """Copy spans of values of any type, unchanged and unchecked.
 
     Args:
         column: addresses of the lists, all of one type.
         spans: values to copy, and their destinations.
         width: bytes per value.
-        out: flat uint8 array that receives the bytes of the values, C-contiguous.
+        destination: address that receives the value with place 0; the others follow.
     """
     addresses, _ = find_values(column, spans.lists, spans.starts)
     for i in range(len(addresses)):
         if spans.lengths[i] > 0:
-            copy_bytes(out.ctypes.data + width * spans.places[i], addresses[i], width * spans.lengths[i])
+            copy_bytes(destination + width * spans.places[i], addresses[i], width * spans.lengths[i])
 
 
 @jit_if_large
@@ -404,24 +392,14 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
         chunk, _, out[i] = _locate(column, lists[i], chunk)
 
 
-@jit_if_large
-def count_trained(
-    places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def count_trained(places: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the number of trained tokens of each segment, shape (segments,).
 
     Args:
-        places: (segments,) index of the first token of each segment in `labels`.
-        lengths: (segments,) number of its tokens, or of the places that it takes.
-        labels: flat int32, negative where there is no loss.
+        places: (segments,) index of the first token of each segment in `labels`, ascending.
+        labels: flat int32, negative where there is no loss, and outside the segments.
     """
-    counts = np.empty(len(places), np.int32)
-    for s in range(len(places)):
-        own = labels[places[s] : places[s] + lengths[s]]
-        trained = np.int32(0)
-        for i in range(len(own)):  # from 0, so that the compiler rules out negative indices and vectorizes
-            trained += np.int32(own[i] >= 0)
-        counts[s] = trained
+    counts: NDArray[np.int32] = np.add.reduceat(labels >= 0, places, dtype=np.int32)
     return counts
 
 

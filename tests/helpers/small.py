@@ -34,6 +34,7 @@ PLACES = {
     "searched_tokens": "packer.sources.token_files._TOGETHER",
     "record": "packer.sources.documents.MOST_RECORD",
     # planning
+    "plain_seconds": "packer.algorithms.jit.PLAIN_SECONDS",
     "documents_together": "packer.plan.segments.CHUNK",
     "segments_arranged": "packer.plan.order_plan.STRETCH",
     "partition_tokens": "packer.plan.partition_plan.PARTITION_TOKENS",
