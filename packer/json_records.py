@@ -403,6 +403,9 @@ class Totals(PlanTotals):
     tokens_trained_later: Count
     """Number of trained tokens in segments that do not begin their document, and so do not see its beginning."""
 
+    largest_id: Count | None = None
+    """Largest token id or label in all rows, with padding; None for an index, whose tokens are not read."""
+
     tokens_trained_truncated: Count | None = None
     """Number of trained tokens that truncation cuts off; None without truncation, or without labels."""
 
@@ -444,6 +447,9 @@ class ShardEntry(JsonRecord):
 
     trained_later: Count
     """Number of trained tokens in segments that do not begin their document."""
+
+    largest_id: int
+    """Largest token id or label, with padding; -1 in an index, whose tokens are not read."""
 
     bytes: Count
     xxh3_128: str

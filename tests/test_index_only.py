@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ def test_rows_with_their_source_are_those_of_the_copied_dataset_which_an_index_b
     copied, indexed = packer.load(copy), packer.load(index, source=source)
     assert len(copied.manifest.shards) >= (3 if name != "fixed lists" else 1)
     same_rows(copied, indexed)
-    assert copied.manifest.totals == indexed.manifest.totals
+    assert replace(copied.manifest.totals, largest_id=None) == indexed.manifest.totals  # an index reads no tokens
     assert [entry.rows for entry in copied.manifest.shards] == [entry.rows for entry in indexed.manifest.shards]
     assert [entry.trained for entry in copied.manifest.shards] == [entry.trained for entry in indexed.manifest.shards]
     assert not list(packer.verify(index))

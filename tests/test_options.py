@@ -27,7 +27,7 @@ from tests.helpers.places import ROOT
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
     "document": "sequence", "eos_id": 5, "dtype": "uint16", "on_error": "skip",
-    "keep": ("topic", "score"), "keep_tokens": ("logprob",), "weight": "importance",
+    "keep": ("topic", "score"), "keep_tokens": ("logprob",), "weight": "importance", "vocab_size": 128,
     "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
     "limit": ("images:16",), "balance_ranks": 8, "align": 4, "untrained": "drop",

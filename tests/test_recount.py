@@ -67,6 +67,7 @@ def segments_of(row: dict) -> list[tuple[int, int, int, int]]:
 def counted_in(rows: list[dict], columns: dict[str, list]) -> dict[str, int]:
     """Count what a shard holds, and compare its segments with the source."""
     counts = {"rows": len(rows), "tokens": 0, "trained": 0, "untrained_segments": 0, "trained_later": 0}
+    counts["largest_id"] = max(max(row[name]) for row in rows for name in ("input_ids", "labels"))
     for row in rows:
         counts["trained"] += sum(label != -100 for label in row["labels"])
         for document, start, length, place in segments_of(row):
@@ -112,6 +113,7 @@ def expected_manifest(packing: Packing, path: Path, out: Path) -> dict:
         "tokens_trained": sum(shard["trained"] for shard in shards),
         "segments_untrained": sum(shard["untrained_segments"] for shard in shards),
         "tokens_trained_later": sum(shard["trained_later"] for shard in shards),
+        "largest_id": max(shard["largest_id"] for shard in shards),
     }
     if options["long"] == "truncate":
         cut_off = [label for labels in columns["labels"] for label in labels[options["max_len"] :]]

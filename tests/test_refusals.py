@@ -119,6 +119,19 @@ IN_DOCUMENTS = [
     for name in FORMATS
     for bad, labels, words in WRONG.values()
 ]
+BEYOND = {
+    "token": ([[7, 9]], None, "'input_ids' holds 9 at position 1: the model has ids 0 to 8 (--vocab-size); take its"),
+    "label": ([[7, 7]], [[7, 9]], "'labels' holds 9 at position 1: the model has ids 0 to 8 (--vocab-size); take its"),
+}
+IN_DOCUMENTS += [
+    pack(
+        {name: table(name, [[5], [6], *bad, [8]], [[5], [6], *labels, [8]] if labels else None)},
+        f"document 2 ({name} {'line 3' if 'jsonl' in name else 'row 2'}): ... {words}",
+        "--vocab-size 9",
+    )
+    for name in FORMATS
+    for bad, labels, words in BEYOND.values()
+]
 IN_DOCUMENTS += [
     pack(
         {"data/a.arrow": table("a", [[1], [2]]), "data/b.jsonl": [{"input_ids": [1]}, {"input_ids": [2, -5]}]},

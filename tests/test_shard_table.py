@@ -29,7 +29,14 @@ FIELDS = st.fixed_dictionaries({"rows": st.integers(1, 2**40), "tokens": COUNTS,
 @given(st.lists(st.tuples(FIELDS, COUNTS, HASHES), min_size=1, max_size=20))
 def test_a_table_gives_back_the_entries(drawn):
     entries = [
-        ShardEntry(file=name, untrained_segments=untrained, trained_later=untrained // 2, xxh3_128=digest, **fields)
+        ShardEntry(
+            file=name,
+            untrained_segments=untrained,
+            trained_later=untrained // 2,
+            largest_id=untrained - 1,
+            xxh3_128=digest,
+            **fields,
+        )
         for name, (fields, untrained, digest) in zip(all_shard_names(len(drawn)), drawn, strict=True)
     ]
     table = ShardTable.of(entries)
@@ -38,7 +45,7 @@ def test_a_table_gives_back_the_entries(drawn):
     for one in (table, again):
         assert list(one) == entries
         assert [one[-1 - index] for index in range(len(entries))] == entries[::-1]
-        for name in ("rows", "tokens", "trained", "untrained_segments", "trained_later", "bytes"):
+        for name in ("rows", "tokens", "trained", "untrained_segments", "trained_later", "largest_id", "bytes"):
             assert one.column(name).tolist() == [getattr(entry, name) for entry in entries]
 
 

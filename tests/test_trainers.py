@@ -19,7 +19,13 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from tests.helpers.documents import assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
-from tests.helpers.models import recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.models import (  # noqa: E402
+    VOCABULARY,
+    recorded_gradients,
+    tiny_llama,
+    tiny_tokenizer,
+    train_alone,
+)
 from tests.helpers.weighted_steps import document_weights, make_trainer, step_alone  # noqa: E402
 from tests.helpers.writing import write_lines  # noqa: E402
 
@@ -121,6 +127,19 @@ def test_a_model_has_its_own_attention_back_after_training(example, trees, tmp_p
     evaluated = hf_trainer(tiny_llama(), trees, tmp_path, max_steps=1)
     evaluated.train()
     assert evaluated.model.config._attn_implementation == packer.attention.IMPLEMENTATION
+
+
+@pytest.mark.parametrize("make_trainer", [hf_trainer, sft_trainer])
+def test_a_model_that_lacks_ids_of_the_rows_is_refused_before_a_step(tmp_path, make_trainer):
+    source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": [1, 2, VOCABULARY]}, {"input_ids": [5, 6]}])
+    packer.pack(source, tmp_path / "packed", max_len=8, sync=False)
+    model = tiny_llama()
+    with pytest.raises(
+        PackerError, match=f"the rows hold the id 128, and the embedding of LlamaForCausalLM has {VOCABULARY}: "
+    ):
+        make_trainer(model, tmp_path / "packed", tmp_path / "trained")
+    model.resize_token_embeddings(VOCABULARY + 1)
+    make_trainer(model, tmp_path / "packed", tmp_path / "trained")
 
 
 def test_rows_come_from_several_datasets_and_evaluation_from_another(example, tmp_path):

@@ -48,6 +48,7 @@ class PackArguments(StatsArguments, total=False):
     keep: Sequence[str]
     keep_tokens: Sequence[str]
     weight: str | None
+    vocab_size: int | str | Path | None
     holdout: float | str | None
     untrained: Untrained
     balance_ranks: int | None

@@ -9,6 +9,7 @@ The command line, the checks of values, the manifest and the reference pages all
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -314,6 +315,23 @@ def as_template(template: str | Path | None) -> str | Path | None:
         what = "has no '{'" if content.strip() else "is empty"
         raise PackerError(f"{template} {what}: it must hold a Jinja template; {remedy}")
     return content
+
+
+def as_vocab_size(size: int | str | Path) -> Any:
+    """Return `vocab_size` in a config.json, given the file or its folder. Converts a number in a string to an integer.
+
+    Raises an OptionError if there is no such file, or if it has no `vocab_size`.
+    """
+    if not isinstance(size, (str, Path)) or str(size).isdecimal():
+        return int(size) if isinstance(size, str) else size
+    path = Path(expanded(size))
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(path.read_bytes())
+        return (config | config.get("text_config", {}))["vocab_size"]
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it has no vocab_size"
+        raise OptionError(f"{path} is no config.json ({reason}): give a number, or a config with vocab_size") from error
 
 
 def as_engine(engine: str) -> str:

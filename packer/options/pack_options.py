@@ -37,6 +37,7 @@ from packer.options.option import (
     as_share,
     as_template,
     as_token_columns,
+    as_vocab_size,
     check_options,
     described,
     option,
@@ -100,6 +101,17 @@ class ReadOptions(JsonRecord):
         metavar="COLUMN",
         commands=("pack", "tokenize"),
         default_words="the known columns of weights in docs/reference/fields.md",
+    )
+    vocab_size: int | None = option(
+        None,
+        "Number of token ids that the model's embedding has, or its config.json, or a folder with this file. Documents "
+        "with higher ids cannot be used.",
+        READING,
+        least=1,
+        most=INT32,
+        metavar="N_OR_CONFIG",
+        convert=as_vocab_size,
+        commands=PACK,
     )
     tokenizer: str | None = option(
         None,
@@ -225,6 +237,7 @@ class ReadOptions(JsonRecord):
         if self.lengths_column is not None:
             yield ["holdout"], ", and lengths have no content to choose by: leave one out"
             yield ["weight"], ", and lengths have no tokens whose loss it weights: leave one out"
+            yield ["vocab_size"], ", and lengths have no tokens to check: leave one out"
         if self.holdout is None:
             yield ["is_holdout"], ", and no share is held out: set --holdout"
         if self.pairs or (self.share_prefixes and self.tokenizer is None):
@@ -259,6 +272,11 @@ class ReadOptions(JsonRecord):
     def hashes_records(self) -> bool:
         """Whether documents have the hash of their record, which decides whether the whole record is held out."""
         return self.numbers_records and self.holdout is not None
+
+    @property
+    def largest_id(self) -> int:
+        """Maximum token id of the model."""
+        return INT32 if self.vocab_size is None else self.vocab_size - 1
 
     # ---- needs of later stages; `PackOptions` overrides these properties ----
 
@@ -393,6 +411,10 @@ class PackOptions(ReadOptions):
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the options that these values exclude."""
         yield from ReadOptions.conflicts(self)
+        if self.index_only:
+            yield ["vocab_size"], ", and --index-only does not read tokens: leave one out"
+        if self.pad_id is not None and self.pad_id > self.largest_id:
+            yield ["pad_id"], f", and the model has ids 0 to {self.largest_id} (--vocab-size): choose one of these"
         if self.long != "split":
             yield ["split_at"], f", which does not go with --long {self.long}: leave one out"
         if self.long == "truncate":

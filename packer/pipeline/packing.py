@@ -179,7 +179,8 @@ def _totals(documents: Documents, planned: PlanTotals, entries: Sequence[ShardEn
     untrained = sum(entry.untrained_segments for entry in entries)
     later = sum(entry.trained_later for entry in entries)
     found = Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained, tokens_trained_later=later)
-    totals = with_counts(found, documents)
+    largest_id = None if options.index_only else max(entry.largest_id for entry in entries)
+    totals = with_counts(replace(found, largest_id=largest_id), documents)
     return with_rejected(totals, documents.source.rejections) if options.on_error == "skip" else totals
 
 

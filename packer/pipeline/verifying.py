@@ -32,7 +32,7 @@ from packer.plan.rows import located_segments
 from packer.plan.segments import SegmentChunk, SegmentReader, each_chunk, trained_cut_off
 from packer.plan.whole_plan import document_values, group_totals, together_bound
 from packer.progress import Progress, TaskSums, python_call
-from packer.shards.check_shards import differences, trained_faults, verify_packed
+from packer.shards.check_shards import count_faults, differences, verify_packed
 from packer.shards.files import holdout_of
 from packer.shards.located_rows import SEGMENT, LocatedRows, is_segment
 from packer.shards.manifest import Manifest, is_packed
@@ -393,11 +393,11 @@ class SourceComparison:
                         yield self._described(made, column, name, at, first_row + first)
                         return
                 first += made.num_rows
-                counted = Counts(*map(sum, zip(counted, counts, strict=True)))
+                counted = counted.with_counts(counts)
         except SourceError as error:
             yield str(error).removesuffix(f"; {REMEDY}")
             return
-        yield from trained_faults(entry, counted)
+        yield from count_faults(entry, counted)
         if options.group_by is not None:
             name, documents = options.group_by, rows.documents
             groups = group_values(extra[name].of_lists(documents), name)

@@ -67,7 +67,8 @@ class RowMaker:
         """Return a message with the document, the position and the value that is not a token id."""
         document, start, length = rows.values[bad.segment].tolist()
         values = columns[bad.column].values_at(int(lists[bad.segment]), start, length)
-        return f"{self.documents.value_fault(document, start, values, label=bad.column == 'labels')}; {REMEDY}"
+        label, largest = bad.column == "labels", self.row_format.largest_id
+        return f"{self.documents.value_fault(document, start, values, label=label, largest=largest)}; {REMEDY}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

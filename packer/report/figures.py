@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.json_records import PlanTotals
+from packer.json_records import PlanTotals, Totals
 from packer.options import PackOptions
 from packer.plain_text import count_of, fewest, folded, html_table, percent, render_bars, render_table, rounded, share
 from packer.report.charts import ShownRow
@@ -214,6 +214,8 @@ class Figures:
             content["packed_before"] = self.rows_before
         if self.document_lengths is not None and not self.is_packed:
             content |= {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
+        if isinstance(self.totals, Totals):
+            content["largest_id"] = self.totals.largest_id
         if self.waiting is not None:
             content["waiting"] = asdict(self.waiting)
         if (rows := self.measured_rows) is not None:
@@ -283,6 +285,10 @@ class Figures:
             ["padding", percent(self.padding.packed), padding],
             *row_facts(rows),
         ]
+        if isinstance(self.totals, Totals):
+            largest = self.totals.largest_id
+            need = f"the model needs at least {largest + 1:,} ids" if largest is not None else "an index has no tokens"
+            facts.insert(3, ["largest id", "unknown" if largest is None else f"{largest:,}", need])
         few = fewest(self.rows, self.totals.lower_bound)
         yield f"{count_of(self.rows, 'row')} of {self.max_len:,} tokens; {few}"
         yield render_table(facts, align="<><")

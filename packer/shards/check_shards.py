@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -128,7 +128,7 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
             is_counted = False
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
-            found = Counts(*map(sum, zip(found, _counts(batch, segments, manifest), strict=True)))
+            found = found.with_counts(_counts(batch, segments, manifest))
             found_in = sharing_fault(batch, segments, manifest.options)
             if found_in is None and manifest.options.keeps_order:
                 found_in = _order_fault(segments, manifest, out)
@@ -139,23 +139,27 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
         row += batch.num_rows
     if not is_counted:
         return
-    if found.tokens != entry.tokens:
-        yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
-    if manifest.options.index_only and manifest.source.labels:
-        return  # trained tokens are known only with the source
-    yield from trained_faults(entry, found)
+    # In an index, trained tokens are known only with the source.
+    names = ("tokens", "largest_id") if manifest.options.index_only and manifest.source.labels else (*_COUNTED,)
+    yield from count_faults(entry, found, names)
 
 
-def trained_faults(entry: ShardEntry, found: Counts) -> Iterator[str]:
-    """Yield a sentence for each count of trained tokens of a shard that differs from the count in its entry."""
-    if found.trained != entry.trained:
-        yield f"{entry.file} has {found.trained:,} trained tokens, the manifest says {entry.trained:,}"
-    if found.untrained_segments != entry.untrained_segments:
-        untrained, expected = found.untrained_segments, entry.untrained_segments
-        yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
-    if found.trained_later != entry.trained_later:
-        later, expected = found.trained_later, entry.trained_later
-        yield f"{entry.file} has {later:,} trained tokens in later segments, the manifest says {expected:,}"
+_COUNTED = {
+    "tokens": "real tokens",
+    "largest_id": "as its largest id",
+    "trained": "trained tokens",
+    "untrained_segments": "segments without a trained token",
+    "trained_later": "trained tokens in later segments",
+}
+"""Descriptions of the counts in `Counts`."""
+
+
+def count_faults(entry: ShardEntry, found: Counts, names: Iterable[str] = _COUNTED) -> Iterator[str]:
+    """Yield a sentence for each of these counts that differs from the count in the entry of a shard."""
+    for name in names:
+        count, expected = getattr(found, name), getattr(entry, name)
+        if count != expected:
+            yield f"{entry.file} has {count:,} {_COUNTED[name]}, the manifest says {expected:,}"
 
 
 def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> Counts:
@@ -167,7 +171,7 @@ def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) ->
     elif "labels" in batch.schema.names:
         places = segments.places(options.align, options.max_len)
         trained = count_trained(places, as_numpy(batch["labels"].flatten()))
-    return Counts.of(segments.starts, segments.lengths, trained)
+    return Counts.of(batch, segments, trained)
 
 
 def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> str | None:
@@ -267,6 +271,7 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 
     The checksum of the manifest covers all other contradictions.
     """
+    largest_id = int(manifest.shards.column("largest_id").max())
     named = ("rows", "tokens", "trained", "untrained_segments", "trained_later")
     sums = {name: int(manifest.shards.column(name).sum()) for name in named}
     counted = {
@@ -275,6 +280,7 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
         "tokens_trained": sums["trained"],
         "segments_untrained": sums["untrained_segments"],
         "tokens_trained_later": sums["trained_later"],
+        "largest_id": None if largest_id < 0 else largest_id,
         "efficiency": sums["tokens"] / (sums["rows"] * manifest.max_len),
     }
     yield from differences(manifest.totals, counted, "the shards")

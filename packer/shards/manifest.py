@@ -211,7 +211,9 @@ def dataset_key(manifest: Manifest) -> str:
 
 
 _DIGITS = 32  # hexadecimal digits of a hash
-_LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "trained_later": 0, "bytes": 0}
+_LEAST = {"rows": 1, "largest_id": -1} | dict.fromkeys(
+    ("tokens", "trained", "untrained_segments", "trained_later", "bytes"), 0
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)

@@ -32,6 +32,9 @@ class RowFormat:
     align: int
     """Divisor of every extent. If it is above 1, the column `seq_tokens` is written."""
 
+    largest_id: int
+    """Maximum token id of the model (`--vocab-size`)."""
+
     kept: Mapping[str, pa.DataType]
     """Types of the columns kept from the source with one value per segment."""
 
@@ -57,6 +60,7 @@ class RowFormat:
             token_columns=tuple(name for name in TOKEN_COLUMNS if written[name]),
             index_only=options.index_only,
             align=options.align,
+            largest_id=options.largest_id,
             kept={name: columns[name].type for name in options.kept if name in columns},
             kept_tokens={
                 name: _type_per_token(name, columns[name].type.value_type)

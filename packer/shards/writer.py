@@ -12,9 +12,9 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from packer.algorithms.index_arrays import joined_ranges, restart_positions
-from packer.arrow import as_arrow, as_scalar, numpy_dtype
+from packer.arrow import as_arrow, as_numpy, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
-from packer.column_names import NO_LOSS, PADDING, SEGMENT_COLUMNS
+from packer.column_names import NO_LOSS, PADDING, SEGMENT_COLUMNS, TREE_INPUT_IDS
 from packer.json_records import ShardEntry
 from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
@@ -47,16 +47,29 @@ class Counts(NamedTuple):
     trained_later: int = 0
     """Number of trained tokens in segments that do not begin their document."""
 
+    largest_id: int = -1
+    """Largest token id or label, with padding; -1 in an index, whose tokens are not read."""
+
     @classmethod
-    def of(
-        cls, starts: NDArray[np.int64], lengths: NDArray[np.int64], trained: NDArray[np.integer[Any]] | None
-    ) -> Counts:
-        """Return the counts of segments, given first tokens, lengths and, if known, numbers of trained tokens."""
-        tokens = int(lengths.sum())
+    def of(cls, batch: pa.RecordBatch, rows: LocatedRows, trained: NDArray[np.integer[Any]] | None) -> Counts:
+        """Return the counts of rows, given their record batch, segments and, if known, numbers of trained tokens."""
+        largest_id = max((int(values.max()) for values in _ids_in(batch).values()), default=-1)
+        tokens = int(rows.lengths.sum())
         if trained is None:
-            return cls(tokens)
-        later = int(trained[starts > 0].sum())
-        return cls(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)), later)
+            return cls(tokens, largest_id=largest_id)
+        later = int(trained[rows.starts > 0].sum())
+        return cls(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)), later, largest_id)
+
+    def with_counts(self, other: Counts) -> Counts:
+        """Return the counts of two parts together."""
+        sums = Counts(*map(sum, zip(self, other, strict=True)))
+        return sums._replace(largest_id=max(self.largest_id, other.largest_id))
+
+
+def _ids_in(batch: pa.RecordBatch) -> dict[str, NDArray[np.int32]]:
+    """Return tokens and labels of a record batch, each of shape (rows * max_len,); none of an index."""
+    names = {TREE_INPUT_IDS: "input_ids", "input_ids": "input_ids", "labels": "labels"}
+    return {names[each]: as_numpy(batch[each].values) for each in batch.schema.names if each in names}
 
 
 TokenColumns: TypeAlias = Mapping[str, TokenColumn]
@@ -100,7 +113,7 @@ def build_batch(
 
     If the source has no labels, the tokens are the labels. In both cases, the first label of every segment is NO_LOSS.
     For an index, labels are only counted. schema: `row_format.schema`, built once per shard. Raises a BadTokenError if
-    a token is negative or above int32, or if a label is neither a token id nor NO_LOSS.
+    a token is negative or above `row_format.largest_id`, or if a label is neither a token id nor NO_LOSS.
     """
     arrays: list[pa.Array] = []
     if row_format.index_only:
@@ -108,7 +121,14 @@ def build_batch(
     else:
         arrays, trained = _token_arrays(rows, lists, source, row_format)
     arrays += _segment_arrays(rows, kept, row_format)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts.of(rows.starts, rows.lengths, trained)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    counts = Counts.of(batch, rows, trained)
+    if counts.largest_id > row_format.largest_id:
+        places = rows.places(row_format.align, row_format.max_len)
+        for name, values in _ids_in(batch).items():
+            for at in np.flatnonzero(values > row_format.largest_id)[:1]:
+                raise BadTokenError(name, int(np.searchsorted(places, at, side="right")) - 1)
+    return batch, counts
 
 
 def _token_arrays(
@@ -229,7 +249,7 @@ def write_shard(
                 CURRENT_TASK.report(rows)
                 stream.write_batch(batch)
                 rows += batch.num_rows
-                total = Counts(*map(sum, zip(total, counts, strict=True)))
+                total = total.with_counts(counts)
     finally:
         sink.close()
     return ShardEntry(file=name, rows=rows, **total._asdict(), bytes=sink.bytes, xxh3_128=sink.hexdigest())

@@ -127,14 +127,20 @@ def null_value_message(column: str, position: int, count: int) -> str:
     return f"'{column}' holds a null at position {position} of {count}; remove it or give it a value"
 
 
-def wrong_values(values: NDArray[np.integer], *, label: bool) -> NDArray[np.bool_]:
-    """Return whether each value is invalid as a token id or, with `label`, as a label."""
-    wrong: NDArray[np.bool_] = (values < 0) | (values > LONGEST)
+def wrong_values(values: NDArray[np.integer], largest: int = LONGEST, *, label: bool) -> NDArray[np.bool_]:
+    """Return whether each value is invalid as a token id up to `largest` or, with `label`, as a label."""
+    wrong: NDArray[np.bool_] = (values < 0) | (values > largest)
     return wrong & (values != NO_LOSS) if label else wrong
 
 
-def value_message(column: str, value: int, position: int, *, label: bool) -> str:
-    """Return the message for a value that is invalid as a token id or, with `label`, as a label."""
+def value_message(
+    column: str, value: int, position: int, largest: int = LONGEST, *, label: bool, text: str = ""
+) -> str:
+    """Return the message for a value that `wrong_values` finds. text: text of the token, if it is known."""
+    if largest < value <= LONGEST:
+        shown = f"{value} ({text!r})" if text else value
+        limit = f"the model has ids 0 to {largest} (--vocab-size)"
+        return f"'{column}' holds {shown} at position {position}: {limit}; take its tokenizer, or enlarge its embedding"
     limit = "a label is a token id, or -100 for no loss" if label else f"a token id is from 0 to {LONGEST}"
     return f"'{column}' holds {value} at position {position}: {limit}; fix the source"
 

@@ -204,6 +204,9 @@ class DecodedInput:
     empty: Batch
     """Empty documents that take the place of an unusable record."""
 
+    fault_in: Callable[[Batch], DocumentError | None] | None = None
+    """Function that returns the error for the first unusable document of a decoded batch; can be pickled."""
+
     is_slow: bool
     """Whether decoding is slow enough to run ahead in several threads, at the cost of memory."""
 
@@ -340,6 +343,9 @@ class DecodedInput:
 
     def _with_kept(self, batch: Batch, records: BlockRecords) -> Batch:
         """Add columns that are kept unchanged, and document numbers if a record makes several documents."""
+        fault = None if self.fault_in is None else self.fault_in(batch)
+        if fault is not None:
+            raise fault if batch.records is None else fault.at(int(batch.records[fault.row]))
         extra: dict[str, pa.Array] = dict.fromkeys(self.extra) | batch.extra  # keeps the order of columns
         for name in (name for name in self.extra if name not in batch.extra):
             extra[name] = values_of_column(records, name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -122,7 +122,7 @@ def first_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     """Return the error for the first unusable document of a batch; None if all are usable."""
     first: DocumentError | None = None
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
-    for fault_in in (length_fault, _value_fault, _mask_fault, _hole_fault):
+    for fault_in in (length_fault, value_fault, _mask_fault, _hole_fault):
         fault = fault_in(batch, columns)
         if fault is not None:
             first, batch = fault, batch.first(fault.row)  # later checks only need documents before this one
@@ -282,16 +282,22 @@ def length_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     return document_error(tokens, beside, int(wrong[0]), columns) if len(wrong) else None
 
 
-def _value_fault(batch: Batch, columns: Columns) -> DocumentError | None:
-    """Find the first document with a value that is not a token id or, for labels, not a label."""
+def value_fault(
+    batch: Batch, columns: Columns, largest: int = LONGEST, decode: Callable[[Sequence[int]], str] | None = None
+) -> DocumentError | None:
+    """Find the first document with a value that is not a token id up to `largest` or, for labels, not a label.
+
+    decode: function that converts tokens to text, if they come from a tokenizer.
+    """
     faults = []
     for lists, column, label in ((batch.input_ids, columns.input_ids, False), (batch.labels, columns.labels, True)):
         values = as_numpy(values_of(lists)) if lists is not None else np.zeros(0, np.int32)
-        if not len(values) or (values.min() >= 0 and values.max() <= LONGEST):
+        if not len(values) or (values.min() >= 0 and values.max() <= largest):
             continue
         reason: Reason = "invalid_labels" if label else "invalid_tokens"
-        for row, at, position in _first_place(wrong_values(values, label=label), list_lengths(lists)):
-            message = value_message(column, int(values[at]), position, label=label)
+        for row, at, position in _first_place(wrong_values(values, largest, label=label), list_lengths(lists)):
+            text = "" if decode is None else decode([int(values[at])])
+            message = value_message(column, int(values[at]), position, largest, label=label, text=text)
             faults.append(DocumentError(row, message, reason=reason))
     return min(faults, key=attrgetter("row"), default=None)
 

@@ -29,7 +29,7 @@ from packer.progress import Progress, documents_of, silent
 from packer.shards.row_format import RowFormat
 from packer.sources.arrow_files import fetch_queued
 from packer.sources.column_types import cast_to_common_type, one_type
-from packer.sources.documents import Columns, DocumentError, SourceFile, reading, value_message, wrong_values
+from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading, value_message, wrong_values
 from packer.sources.format_reader import BatchStore
 from packer.sources.inputs import Input, MappedLists
 from packer.sources.list_checks import WEIGHTED_WITHIN, as_wide, largest_weights, width_of
@@ -177,6 +177,9 @@ class TextEncoder(Protocol):
 
     def unread(self, counts: Mapping[str, int]) -> dict[str, list[str]]:
         """Return the counted fields of messages and parts that nothing reads."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, including special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -422,14 +425,16 @@ class Documents:
             number -= file.rows
         return f"document {document}"
 
-    def value_fault(self, document: int, start: int, values: NDArray[np.integer], *, label: bool) -> str:
+    def value_fault(
+        self, document: int, start: int, values: NDArray[np.integer], *, label: bool, largest: int = LONGEST
+    ) -> str:
         """Return a message that names the first value in a part of a document that is not a token id or label.
 
-        `start` is the position of the first of `values` in the document.
+        `start` is the position of the first of `values` in the document, `largest` the maximum token id.
         """
-        position = int(wrong_values(values, label=label).argmax())
+        position = int(wrong_values(values, largest, label=label).argmax())
         name = self.source.token_column(label=label)
-        message = value_message(name, int(values[position]), start + position, label=label)
+        message = value_message(name, int(values[position]), start + position, largest, label=label)
         return f"{self.describe(document)}: {message}"
 
     @cached_property

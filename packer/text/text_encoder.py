@@ -139,6 +139,10 @@ class Encoder:
         parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch))]
         return joined_batches(parts) if parts else self.empty_documents(0)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, including special tokens."""
+        return self._tokens.tokenizer.decode(ids)
+
     def unread(self, counts: Mapping[str, int]) -> dict[str, list[str]]:
         """Return the counted fields of messages and parts that the chat template does not read."""
         source = "" if self._template is None else "\n".join(self._template.templates.sources.values())

@@ -17,6 +17,8 @@ from packer.sources.documents import COLUMNS, DocumentError, Found
 from packer.sources.find_source import SourceLike, find_source
 from packer.sources.format_reader import Reader
 from packer.sources.formats import open_readers
+from packer.sources.inputs import DecodedInput
+from packer.sources.list_checks import value_fault
 from packer.sources.meanings import EXCHANGE_STARTS, WEIGHTS_OF_RECORDS, refusal
 from packer.sources.open_source import open_tokenized
 from packer.sources.record_lists import source_of_records, weighted_records
@@ -40,9 +42,17 @@ def open_source(source: SourceLike, options: ReadOptions) -> Source:
     Raises a PackerError if the source is missing, unreadable or lacks a column.
     """
     if options.tokenizer is None:
-        return open_tokenized(source, options)
-    found = find_source(source, options.split)
-    return open_text(found, open_readers(found), options)
+        opened = open_tokenized(source, options)
+    else:
+        found = find_source(source, options.split)
+        opened = open_text(found, open_readers(found), options)
+    if options.vocab_size is None:
+        return opened
+    # Ids of lists that are not decoded are checked when they are copied to rows.
+    decode = None if opened.encoder is None else opened.encoder.decode
+    fault_in = partial(value_fault, columns=opened.columns, largest=options.largest_id, decode=decode)
+    inputs = (replace(each, fault_in=fault_in) if isinstance(each, DecodedInput) else each for each in opened.inputs)
+    return replace(opened, inputs=tuple(inputs))
 
 
 def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -119,6 +120,18 @@ def check_adapters(model: Any) -> None:
         raise PackerError(
             f"the model has an adapter of type {kind}: {effect}; take LoRA, or train on documents that are not packed"
         )
+
+
+def check_embedding(model: Any, *datasets: PackedDataset) -> None:
+    """Raise a PackerError if rows hold an id, or are padded with one, that the embedding of a model does not have."""
+    ids = getattr(model.get_input_embeddings(), "num_embeddings", sys.maxsize)
+    for each in (one for dataset in datasets for one in dataset.datasets):
+        largest = max(each.manifest.totals.largest_id or 0, each.pad_id)
+        if largest >= ids:
+            raise PackerError(
+                f"the rows hold the id {largest:,}, and the embedding of {type(model).__name__} has {ids:,}: pack with "
+                f"the model's own tokenizer, or call model.resize_token_embeddings({largest + 1}) before training"
+            )
 
 
 def warn_of_weak_noise(alpha: float, dataset: PackedDataset, rows: int) -> None:

@@ -28,6 +28,7 @@ from packer.trainers.guard import (
     PackedPaths,
     are_ordered,
     check_adapters,
+    check_embedding,
     check_loss,
     check_settings,
     has_trees,
@@ -138,7 +139,7 @@ def _arguments(
         "args": args,
         **datasets,
         "data_collator": collator,
-        "callbacks": [PackedAttention(always=trees == {True}), step_loss, *callbacks],
+        "callbacks": [PackedAttention(*datasets.values(), always=trees == {True}), step_loss, *callbacks],
     }
     if is_function:
         found |= {"data_collator": partial(_for_step_loss, collator), "compute_loss_func": step_loss}
@@ -187,10 +188,13 @@ def _columns_of(rows: PackedDataset, numbers: dict[str, list[int]]) -> dict[str,
 
 
 class PackedAttention(TrainerCallback):
-    """Switches a model with sdpa to packer's attention during training; with `always`, any model."""
+    """Switches a model with sdpa to packer's attention during training; with `always`, any model.
 
-    def __init__(self, *, always: bool) -> None:
-        self._always = always
+    Refuses a model that lacks ids in the datasets, or mixes the documents of a row.
+    """
+
+    def __init__(self, *datasets: PackedDataset, always: bool) -> None:
+        self._datasets, self._always = datasets, always
         self._own: tuple[PreTrainedModel, str] | None = None
 
     def on_init_end(self, *_: Any, **parts: Any) -> None:
@@ -198,6 +202,7 @@ class PackedAttention(TrainerCallback):
         from packer.attention import use
 
         check_adapters(parts["model"])
+        check_embedding(parts["model"], *self._datasets)
         model = _without_adapter(parts["model"])
         own = model.config.get_text_config()._attn_implementation
         if own.startswith("ringmaster"):
