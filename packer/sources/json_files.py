@@ -463,7 +463,7 @@ def _spellings(column: str) -> tuple[bytes, bytes]:
 def _read_record(line: bytes) -> dict[str, object]:
     """Parse the object on a line. Raises a DocumentError if there is none."""
     try:
-        record = json.loads(line.decode(), object_pairs_hook=_unique_fields)
+        record = _DECODER.decode(line.decode())
     except UnicodeDecodeError as error:
         message = f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8"
         raise DocumentError(0, message, reason="unreadable") from None
@@ -495,3 +495,6 @@ def _unique_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]
         raise ValueError(f"a field is given twice: '{next(name for name in names if names.count(name) > 1)}'")
     return record
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_fields)  # json.loads would make one for each line

@@ -34,6 +34,7 @@ from typing import Any
 from packer.options.option import TrainOn
 from packer.sources.documents import DocumentError
 from packer.text.answer_parts import marked_parts, untrained_parts
+from packer.text.chat_shapes import Shapes
 from packer.text.conversations import Chat, Message, record_error
 from packer.text.message_marks import (
     RenderedChat,
@@ -67,6 +68,7 @@ class ChatTemplate:
         if locates_answers and source is None and not has_generation_tags(self.templates.sources.get("default", "")):
             self.stand_in = self._stand_ins.of(Chat([]))
         self._other = ChatTemplate(tokenizer, self.stand_in) if self.stand_in is not None else None
+        self._shapes = Shapes(self._compared)
 
     @property
     def content(self) -> list[Any] | dict[str, str]:
@@ -90,6 +92,14 @@ class ChatTemplate:
 
         Raises a DocumentError if the trained characters cannot be located exactly.
         """
+        if not untrained:
+            located = self._shapes.located(chat, (train_on, exchanges), self._locate)
+            if located is not None:
+                return located
+        return self._locate(chat, train_on, exchanges, untrained)._replace(messages=chat.messages)
+
+    def _locate(self, chat: Chat, train_on: TrainOn, exchanges: bool, untrained: Sequence[str] = ()) -> MarkedText:
+        """Locate like `locate`, by rendering this chat."""
         if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
             located = self._other.locate(chat, train_on, exchanges=exchanges, untrained=untrained)
             answers = sum(message["role"] == "assistant" for message in chat.messages)
@@ -117,6 +127,11 @@ class ChatTemplate:
             trained, weights = self._weighted(one, trained, train_on, untrained)
         counted = [f"unread {name}" for name in self.templates.unread(chat)] + ["unwritten"] * leaves_out_calls
         return MarkedText(text, trained, starts, weights, counted=(*counted, *["unstopped"] * unstopped))
+
+    def _compared(self, chat: Chat) -> set[str]:
+        """Return the texts that are compared with the text of a chat, to find out where answers begin and end."""
+        own = {*self._stops, self._prompts.of(chat).requested or ""} - {""}
+        return own if self._other is None else own | self._other._compared(chat)
 
     def _weighted(
         self, one: RenderedChat, trained: list[Span], train_on: TrainOn, untrained: Sequence[str]

@@ -357,27 +357,27 @@ def _marked_messages(columns: Sequence[tuple[str, Sequence[Message]]], train_on:
         answers = [number for number, (_, _, message) in enumerate(places) if message["role"] == "assistant"]
         shared = max([shared, *answers])
     for number, (column, at, message) in enumerate(places):
-        in_prompt, trained = number < shared, None
-        if not (_READ.isdisjoint(message) and isinstance(message.get("content"), str)):
-            where = f"'{column}' message {at}"
-            trained, words = _said_by(message, "message", where)
-            copies, of_parts = _with_marks(message, 1 if trained is None else trained, where)
-            for said, its_words in [(trained, words), *of_parts]:
-                if said and trained == 0:
-                    raise record_error(f"{words}, and {its_words}; leave one of them out")
-                _check_train_on(said, its_words, message["role"], train_on, in_prompt=in_prompt)
-            if trained is not None or any(said for said, _ in of_parts):
-                (masked if trained == 0 else required).append(number)
-            if trained not in (None, 0, 1):
-                weights[number] = trained
-            for weight, copy in copies.items() if trained != 0 else ():
-                partly.setdefault(weight, {})[number] = copy
+        if _READ.isdisjoint(message) and isinstance(message.get("content"), str):
+            continue
+        in_prompt, where = number < shared, f"'{column}' message {at}"
+        trained, words = _said_by(message, "message", where)
+        copies, of_parts = _with_marks(message, 1 if trained is None else trained, where)
+        for said, its_words in [(trained, words), *of_parts]:
+            if said and trained == 0:
+                raise record_error(f"{words}, and {its_words}; leave one of them out")
+            _check_train_on(said, its_words, message["role"], train_on, in_prompt=in_prompt)
+        if trained is not None or any(said for said, _ in of_parts):
+            (masked if trained == 0 else required).append(number)
+        if trained not in (None, 0, 1):
+            weights[number] = trained
+        for weight, copy in copies.items() if trained != 0 else ():
+            partly.setdefault(weight, {})[number] = copy
         # an empty answer: the template has nothing to write, not even tool calls
         is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
         is_context = in_prompt or trained == 0 or message["role"] != "assistant"
         if is_empty and not is_context:
             what = "is an answer without content: null would be trained as an empty answer; remove it, write ''"
-            raise record_error(f"'{column}' message {at} {what}, or set its weight to 0", "missing_value")
+            raise record_error(f"{where} {what}, or set its weight to 0", "missing_value")
     return masked, required, weights, partly
 
 

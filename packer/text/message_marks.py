@@ -32,6 +32,7 @@ from packer.text.rendering import Templates
 from packer.text.template_environment import (
     BEGIN_GENERATED,
     END_GENERATED,
+    MARK_BYTES,
     LoopProgress,
     WatchedMessages,
     compiled_tree,
@@ -40,9 +41,8 @@ from packer.text.template_environment import (
     watch_loop,
 )
 
-# private-use characters; all marks begin with the same three bytes in UTF-8
+# private-use characters
 _START, _END = "\U000f5afb", "\U000f5afd"
-_FIRST_BYTES = _END.encode()[:3]
 _AFTER = {"add_generation_prompt", "enable_thinking", "bos_token", "eos_token", "pad_token", "unk_token"}
 """Names that statements after the loop may read."""
 _OTHER_SOURCES = (nodes.Block, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
@@ -76,7 +76,7 @@ def render_with_marks(
         return RenderedChat(chat, templates.render(chat, prompt=prompt))
     source = templates.source_of(chat)
     held = pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # pickle stores strings as UTF-8
-    is_free = not (_FIRST_BYTES in held or _may_write_marks(source))
+    is_free = not (MARK_BYTES in held or _may_write_marks(source))
     of_all, in_place = _count_tags(source)
     marked = tags and is_free and of_all == in_place
     copy, is_exact = _with_end_marks(source, marked=marked) if ends and is_free else (None, False)
@@ -161,7 +161,7 @@ def _places(marked: str, progress: LoopProgress, count: int) -> tuple[list[int] 
 @lru_cache(64)
 def _may_write_marks(source: str) -> bool:
     """Whether a template may itself write the characters of marks."""
-    return _FIRST_BYTES in source.encode() or "\\u000f5af" in source.lower()
+    return MARK_BYTES in source.encode() or "\\u000f5af" in source.lower()
 
 
 def has_generation_tags(source: str) -> bool:

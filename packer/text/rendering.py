@@ -27,7 +27,7 @@ from packer.signals import raise_if_interrupted
 from packer.sources.meanings import CALLS, REASONING, TEMPLATE_KWARGS, TOOLS
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, from_json, record_error
-from packer.text.template_environment import compiled, names_read
+from packer.text.template_environment import as_text, compiled, names_read
 from packer.text.tokenizer import Tokenizer
 
 _PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which templates leave unchanged
@@ -215,13 +215,14 @@ class Templates:
         raise_if_interrupted()
         source = "" if template is not None else self.source_of(chat)
         try:
-            return (template or compiled(source, marked=marked)).render(
+            rendered = (template or compiled(source, marked=marked)).render(
                 {"documents": None, **self.tokenizer.special_tokens, **_arguments(chat)},
                 messages=messages,
                 tools=chat.tools,
                 add_generation_prompt=prompt,
                 strftime_now=_strftime_now,
             )
+            return as_text(rendered)
         except Exception as error:  # templates raise any exception
             if shortage(error) is not None:
                 raise
@@ -367,7 +368,8 @@ class StandIns:
 
 def _thought_of(message: Message) -> str:
     """Return the thought for a short chat: "" if the message has none, a newline if its thought is empty."""
-    content = str(message.get("content"))
+    content = message.get("content", "")
+    content = str(content) if isinstance(content, list) else content
     found = [content.partition("</think>")[0].rpartition("<think>")[2]] if "</think>" in content else []
     if len(message) > 2:  # most have only a role and a content
         found += [message[name] for name in REASONING if name in message]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, meta, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
+from jinja2.nativetypes import NativeCodeGenerator
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -18,6 +20,11 @@ from jinja2.utils import Namespace
 
 BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
 """Private-use characters that are written around {% generation %} tags, on request."""
+
+MARK_BYTES = END_GENERATED.encode()[:3]
+"""First bytes of all marks in UTF-8."""
+STANDING_IN = re.compile("[\U00100000-\U0010ffff]")
+"""Private-use characters that stand for unknown contents."""
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # names with another meaning within a call
@@ -93,6 +100,82 @@ def _compiling() -> Iterator[None]:
         )
         reason = "it is nested too deeply to be compiled" if is_deep else "its syntax is wrong"
         raise TemplateError(f"{reason} ({error})") from None
+
+
+class Placeholder:
+    """Content of a message that is not known when a chat is rendered. A character stands for it in the output.
+
+    Templates may write it, strip it, add texts to it, and search it for texts, which are never found: `absent` collects
+    them, and the output is valid for contents without them. If a template reads a placeholder in another way, rendering
+    fails, and "" is added to `absent`. `text` is the character, with the white space at the ends of the content.
+    """
+
+    def __init__(self, text: str, absent: set[str]) -> None:
+        self._text, self._absent = text, absent
+
+    def __reduce__(self) -> tuple[type[Placeholder], tuple[str, set[str]]]:
+        return type(self), (self._text, self._absent)
+
+    __class__ = property(lambda _: str)  # so that `is string` is true
+
+    def _refuse(self, *_: object) -> NoReturn:
+        self._absent.add("")
+        raise TemplateError("a content is not known")
+
+    # Python's own functions on strings raise a TypeError, because this is no string; these would not always
+    __str__ = __repr__ = __len__ = __iter__ = __getitem__ = __int__ = __float__ = __index__ = __hash__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("strip", "lstrip", "rstrip"):
+            return partial(self._stripped, getattr(str, name))
+        if hasattr(str, name):
+            self._refuse()
+        raise AttributeError(name)
+
+    def _stripped(self, strip: Any, characters: str | None = None) -> Placeholder:
+        if characters is not None and not characters.isspace():
+            self._refuse()
+        return Placeholder(strip(self._text, characters), self._absent)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __contains__(self, part: object) -> bool:
+        if type(part) is not str or len(self._text.strip()) > 1:  # the part may overlap with added text
+            self._refuse()
+        self._absent.add(part)
+        return False
+
+    startswith = endswith = __contains__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and other in self
+
+    def __add__(self, other: object) -> Placeholder:
+        return _joined([self, other]) if isinstance(other, str) else NotImplemented
+
+    def __radd__(self, other: object) -> Placeholder:
+        return _joined([other, self]) if isinstance(other, str) else NotImplemented
+
+
+def _joined(values: Iterable[object]) -> Any:
+    """Join what a template writes, as text. The result is a placeholder if there is one among the values."""
+    parts: list[Any] = [*values]
+    try:
+        return "".join(parts)
+    except TypeError:  # most parts are text
+        parts = [part if type(part) is Placeholder else str(part) for part in parts]
+    unknown = next((part for part in parts if type(part) is Placeholder), None)
+    if unknown is None:
+        return "".join(parts)
+    if any(STANDING_IN.search(part) for part in parts if type(part) is str):
+        unknown._refuse()
+    return Placeholder("".join(map(as_text, parts)), unknown._absent)
+
+
+def as_text(rendered: Any) -> str:
+    """Return what a template writes as text, in which characters stand for unknown contents."""
+    return rendered._text if type(rendered) is Placeholder else rendered
 
 
 class LoopProgress:
@@ -176,6 +259,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     marked = False
     """Whether marks are written around {% generation %} tags."""
     context_class = _Rendering
+    code_generator_class = NativeCodeGenerator  # leaves the conversion to text to `concat`
+    concat = staticmethod(_joined)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)

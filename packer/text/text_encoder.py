@@ -274,8 +274,8 @@ class Encoder:
             text_of(located.text, "the rendered conversation")
             if located.weights is not None and self.records.kind == "pair":
                 raise record_error("a message has a weight, and --pairs stores none: set it to 0 or 1, or remove it")
-            counted = (*located.counted, *["special"] * _hold_special(chat.messages, self._special))
-            yield located._replace(counted=counted, messages=chat.messages)
+            special = ["special"] * _hold_special(located.messages, self._special)
+            yield located._replace(counted=(*located.counted, *special)) if special else located
 
     def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
         """Yield lists of texts that are tokenized in one call. Both answers of a pair are in the same list."""
