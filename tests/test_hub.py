@@ -164,6 +164,7 @@ def test_an_export_for_the_hub_is_the_packed_dataset_and_a_card_that_datasets_re
     split = "test" if kind == "held out" else "train"
     rows = datasets.load_dataset(str(out), split=split, streaming=True)
     assert list(rows) == rows_on_disk(packed)
+    assert f"\n{packer.stats(packed).totals.rows} row" in (out / "README.md").read_text()
     table = re.findall(r"(?m)^\| `(.+?)` \| (token|segment) \|", (out / "README.md").read_text())
     assert [name.replace("\\|", "|") for name, _ in table] == rows.column_names
     for name, per in table:

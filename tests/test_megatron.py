@@ -118,14 +118,37 @@ def test_megatron_bridge_collates_the_documents_of_an_export(tmp_path, align, pa
         logical = np.diff(found["cu_seqlens_q"][0])[: len(counts)]
         assert align == 1 or logical.tolist() == (counts - 1).tolist()
         assert np.diff(bounds).max() <= found["max_seqlen_q"].max()
-        trained = np.zeros(MAX_LEN, bool)
+        trained, is_padding = np.zeros(MAX_LEN, bool), np.ones(MAX_LEN, bool)
         for begin, start, count in zip(bounds, starts, counts, strict=False):
             place, documents = slice(begin, begin + count - 1), slice(start, start + count)
             assert found["tokens"][0, place].tolist() == row["input_ids"][documents][:-1].tolist()
             assert found["labels"][0, place].tolist() == row["input_ids"][documents][1:].tolist()
             assert found["position_ids"][0, place].tolist() == list(range(count - 1))
-            trained[place] = row["labels"][documents][1:] != -100
+            trained[place], is_padding[place] = row["labels"][documents][1:] != -100, False
         assert found["loss_mask"][0].tolist() == trained.astype(int).tolist()
+        if "padding_mask" in found:  # on the main branch
+            assert found["padding_mask"][0].tolist() == is_padding.tolist()
+
+
+@needs_bridge
+def test_rows_that_megatron_bridge_packed_are_divided_into_their_documents(tmp_path):
+    algorithms, source = bridge("data.packing.algorithms"), source_with_eos()
+    documents = list(zip(source["input_ids"], source["labels"], strict=True))
+    examples = [{"input_ids": ids, "loss_mask": [each != -100 for each in labels]} for ids, labels in documents]
+    sequences, histogram = algorithms.create_hist(np.array(examples), MAX_LEN)
+    assignments, _ = algorithms.create_packing_strategy(histogram, MAX_LEN, "first_fit_decreasing")
+    rows = algorithms.fill_packing_strategy(assignments, sequences, MAX_LEN, EOS)
+    bridge("data.packing.parquet").write_packed_parquet(rows, tmp_path / "rows.idx.parquet")
+    packer.pack(tmp_path / "rows.idx.parquet", tmp_path / "packed", max_len=MAX_LEN, sync=False)
+    found = []
+    for row in packer.load(tmp_path / "packed"):
+        ends = np.cumsum(row["seq_lengths"])
+        for end, length, document in zip(ends, row["seq_lengths"], row["doc_ids"], strict=True):
+            place = slice(end - length, end)
+            found += [(row["input_ids"][place].tolist(), row["labels"][place].tolist())] if document != -1 else []
+    # what the first token of a document is, no mask of next tokens says
+    expected = [(ids, [-100, *labels[1:]]) for ids, labels in documents]
+    assert sorted((ids, [-100, *labels[1:]]) for ids, labels in found) == sorted(expected)
 
 
 @pytest.mark.nightly

@@ -10,6 +10,7 @@ from jinja2 import StrictUndefined, Template
 
 from packer.column_names import ANSWER, LOSS_WEIGHTS, RECORD_IDS, TREE, TREE_INPUT_IDS
 from packer.loader.dataset import PackedDataset
+from packer.plain_text import count_of
 from packer.shards.files import CARD, MANIFEST
 from packer.stores.hub import called
 
@@ -36,6 +37,7 @@ def hub_files(dataset: PackedDataset, files: list[str]) -> Mapping[str, bytes]:
     card = Template(template, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True).render(
         name=called(Path(str(dataset.path)).resolve()).name,
         split="test" if options.is_holdout else "train",
+        rows=count_of(manifest.rows, "row"),
         options=options,
         totals=manifest.totals,
         text=manifest.source.text,

@@ -16,7 +16,8 @@ def run_two(module: str, folder: Path, *arguments: object) -> None:
     for rank in range(2):
         environment = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, and not used
-        environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, "-m", module, str(folder), *map(str, arguments)]
         running.append(
             subprocess.Popen(
