@@ -42,7 +42,7 @@ def on_cpu():
 
     def without_device_map(self):
         set_device_map(self)
-        del self.model_kwargs["device_map"]
+        self.model_kwargs.pop("device_map", None)
 
     with ExitStack() as stack:
         for target, name, stand_in in (
