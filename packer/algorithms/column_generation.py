@@ -89,8 +89,10 @@ class ColumnGeneration:
         return Patterns(offsets=offsets, extents=extents.astype(np.int32), counts=counts), packs
 
     def add_patterns(self, patterns: Patterns) -> None:
-        """Add patterns over the histogram's lengths as columns."""
-        self._add(patterns.offsets, np.searchsorted(self.lengths, patterns.extents))
+        """Add patterns as columns. Lengths that the histogram lacks become the next shorter ones that it has."""
+        indices = np.searchsorted(self.lengths, patterns.extents, side="right") - 1
+        ends = np.append(0, np.cumsum(indices >= 0))
+        self._add(ends[patterns.offsets], indices[indices >= 0])
 
     @property
     def work(self) -> int:

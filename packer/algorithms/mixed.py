@@ -13,6 +13,7 @@ If they cannot close a row, it is given up. With `far`, it may be closed by segm
 exactly full, which may save a few rows, but rows are less mixed.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.optimal import auto
+from packer.algorithms.optimal import SLACK, auto
 from packer.algorithms.patterns import Patterns, Rows
 
 SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
@@ -73,53 +74,68 @@ class Mix:
         return Rows.joined([_draw_most(order, max_len, max_segments, far=self.far).part(0, self.drawn), rest])
 
 
-def mix(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, always_draws: bool, work: int) -> Mix:
+def mix(
+    order: NDArray[np.int32],
+    max_len: int,
+    max_segments: int | None,
+    *,
+    always_draws: bool,
+    work: int,
+    start: Patterns | None = None,
+) -> Mix:
     """Choose how many rows to draw: the largest number that needs no more rows than the solver alone.
 
     order: extents in random order, int32, shape (segments,). work: work limit of the solver for all segments. The
     solver packs all segments only if no drawing reaches the lower bound. With `always_draws` it never does, and the
-    drawing that needs the fewest rows is used.
+    drawing that needs the fewest rows is used. start: patterns with which the solver begins. They are known if a linear
+    program proved that no packing reaches the lower bound, so the solver runs first. If its values prove that drawing
+    needs more rows even with the largest share reserved, `far` is not tried.
     """
     histogram = np.bincount(order, minlength=max_len + 1)
     least = lower_bound(histogram, max_segments)
-    best: Mix | None = None
-    most = len(order)  # drawings that need more rows are skipped
-    for far, drawn in _ways_to_draw(order, max_len, max_segments):
-        left = histogram - np.bincount(drawn.values, minlength=max_len + 1)
-        if len(drawn) + lower_bound(left, max_segments) > most:
-            continue
-        enough = (least if best is None else most) - len(drawn)
-        rest = auto(left, max_segments, work=WORK_OF_REST, enough=enough)
-        found = Mix(drawn=len(drawn), far=far, rest=rest, lower_bound=0 if best is None else best.lower_bound)
-        if found.packs == least:
-            return found
-        if best is None and not always_draws:
-            best = _solved(histogram, max_segments, work)
-            found, most = replace(found, lower_bound=best.lower_bound), best.packs
-        if found.packs <= most:
-            if not always_draws:
+    best = None if start is None else _solved(histogram, max_segments, work, start)
+    most = len(order) if best is None else best.packs  # drawings that need more rows are skipped
+    is_hopeless = False
+    for far in (False, True) if len(order) > NEAR else (False,):
+        for drawn in () if is_hopeless else _ways_to_draw(order, max_len, max_segments, far=far):
+            left = histogram - np.bincount(drawn.values, minlength=max_len + 1)
+            needed = lower_bound(left, max_segments)
+            if best is not None and best.rest.values is not None:
+                needed = max(needed, math.ceil(best.rest.values @ left - SLACK))
+            is_hopeless = len(drawn) + needed > most
+            if is_hopeless:
+                continue
+            enough = (least if best is None else most) - len(drawn)
+            rest = auto(left, max_segments, work=WORK_OF_REST, enough=enough)
+            found = Mix(drawn=len(drawn), far=far, rest=rest, lower_bound=0 if best is None else best.lower_bound)
+            if found.packs == least:
                 return found
-            best, most = found, found.packs - 1
+            if best is None and not always_draws:
+                best = _solved(histogram, max_segments, work)
+                found, most = replace(found, lower_bound=best.lower_bound), best.packs
+            if found.packs <= most:
+                if not always_draws:
+                    return found
+                best, most = found, found.packs - 1
     return best or _solved(histogram, max_segments, work)
 
 
-def _solved(histogram: NDArray[np.int64], max_segments: int | None, work: int) -> Mix:
+def _solved(histogram: NDArray[np.int64], max_segments: int | None, work: int, start: Patterns | None = None) -> Mix:
     """Pack all segments with the solver."""
-    rest = auto(histogram, max_segments, work=work)
+    rest = auto(histogram, max_segments, start, work=work)
     return Mix(drawn=0, far=False, rest=rest, lower_bound=rest.lower_bound)
 
 
-def _ways_to_draw(order: NDArray[np.int32], max_len: int, max_segments: int | None) -> Iterator[tuple[bool, Rows]]:
-    """Yield (far, drawn rows) for each share of SHARES, first without `far`, then with it."""
+def _ways_to_draw(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, far: bool) -> Iterator[Rows]:
+    """Yield drawn rows for each share of SHARES."""
     total = int(order.sum(dtype=np.int64))
-    for far in (False, True) if len(order) > NEAR else (False,):
-        drawn = _draw_most(order, max_len, max_segments, far=far)
-        before = None
-        for share in SHARES:
-            count = min(len(drawn), int((1 - share) * total / max_len))
-            if count and count != before:
-                yield far, drawn.part(0, count)
-            before = count
+    drawn = _draw_most(order, max_len, max_segments, far=far)
+    before = None
+    for share in SHARES:
+        count = min(len(drawn), int((1 - share) * total / max_len))
+        if count and count != before:
+            yield drawn.part(0, count)
+        before = count
 
 
 def _draw_most(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, far: bool) -> Rows:

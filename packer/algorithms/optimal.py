@@ -29,8 +29,8 @@ WORK = 100_000_000
 KNOTS = (160, 640)
 """Approximate numbers of rows of the coarse linear programs."""
 
-ATTEMPTS, COARSE_ATTEMPTS = 64, 12
-"""Number of ways to round the last solution of a linear program, and of a coarse one, to whole packs."""
+ATTEMPTS, FEW_ATTEMPTS = 64, 12
+"""Number of ways to round the last solution of a linear program to whole packs; few if better ways come afterwards."""
 
 ROUNDING_INTERVAL = 10
 """Number of rounds between roundings of intermediate solutions."""
@@ -86,16 +86,21 @@ class Limits:
     """Maximum work units (simplex iterations, pricing, rounding) of about 40 nanoseconds each."""
 
 
-def solve(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+def solve(histogram: NDArray[np.int64], max_segments: int | None = None, start: Patterns | None = None) -> Patterns:
     """Pack by column generation. The patterns carry the proved lower bound."""
-    return Search(histogram, max_segments, Limits()).run()
+    return Search(histogram, max_segments, Limits(), start=start).run()
 
 
 def auto(
-    histogram: NDArray[np.int64], max_segments: int | None = None, *, work: int = WORK, enough: int | None = None
+    histogram: NDArray[np.int64],
+    max_segments: int | None = None,
+    start: Patterns | None = None,
+    *,
+    work: int = WORK,
+    enough: int | None = None,
 ) -> Patterns:
     """Pack like `solve`, with less work. Stop when a packing has at most `enough` packs."""
-    return Search(histogram, max_segments, Limits(work=work), part_of=enough).run()
+    return Search(histogram, max_segments, Limits(work=work), part_of=enough, start=start).run()
 
 
 class Search:
@@ -105,9 +110,19 @@ class Search:
     """
 
     def __init__(
-        self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits, *, part_of: int | None = None
+        self,
+        histogram: NDArray[np.int64],
+        max_segments: int | None,
+        limits: Limits,
+        *,
+        part_of: int | None = None,
+        start: Patterns | None = None,
     ) -> None:
-        """Start with the heuristics. For a part of a histogram, `part_of` is the number of packs that is enough."""
+        """Start with the heuristics.
+
+        part_of: number of packs that is enough for a part of a histogram. start: patterns of a solved histogram with
+        these lengths and about these shares, such as the whole. The linear program begins with them.
+        """
         self._histogram = histogram
         self._max_segments = max_segments
         self._limits = limits
@@ -118,14 +133,17 @@ class Search:
         self.bound = lower_bound(histogram, max_segments)
         self.starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
         self.best = min(self.starts, key=_packs)
-        if self._limit < deepest(histogram) and not self.enough():
+        self._start = start
+        if start is not None:
+            self.starts = [start]
+        elif self._limit < deepest(histogram) and not self.enough():
             self.starts.append(self._spread())
             self.best = min(self.starts, key=_packs)
 
     def run(self) -> Patterns:
         """Solve the linear programs in turn; return the best packing with the bound."""
         values = None
-        for knots in stages(self._histogram, self._limit):
+        for knots in stages(self._histogram, self._limit) if self._start is None else [None]:
             if self.enough():
                 break
             program = ColumnGeneration(self._histogram, self._limit, knots=knots, values=values)
@@ -136,12 +154,15 @@ class Search:
             except UnsolvedError as error:
                 log.warning("HiGHS left a linear program unsolved (%s), so there may be more rows than needed", error)
                 break
-            if not may_go_on:
-                break
             # The next program starts with the patterns and values of a coarse program.
             values = program.values
+            if not may_go_on:
+                break
             self.starts = [self.best, program.solution()[0]]
-        return replace(self.best, lower_bound=self.bound)
+        worth = None if values is None else np.zeros(len(self._histogram))
+        if worth is not None:
+            worth[self._histogram > 0] = values
+        return replace(self.best, lower_bound=self.bound, values=worth)
 
     def _spread(self) -> Patterns:
         """Run `spread` until its share of the work is used up."""
@@ -187,7 +208,8 @@ class Search:
                 self._round(program, 2, coarse=coarse)
         if self.rounds == before:
             return False
-        self._round(program, COARSE_ATTEMPTS if coarse else ATTEMPTS, coarse=coarse)
+        # A packing that is not enough is fixed afterwards, but a part is not.
+        self._round(program, FEW_ATTEMPTS if coarse or self._part_of is None else ATTEMPTS, coarse=coarse)
         if self._part_of is None:
             self._fix(program, coarse=coarse)
         return True
@@ -218,7 +240,8 @@ class Search:
             counts = np.diff(sums, prepend=0)
             kept, left = follow_templates(self._histogram, self._limit, templates, counts, strict=not coarse)
             work = min(self._work, WORK_OF_PART, self._work - last)
-            part = Search(left, self._max_segments, replace(self._limits, work=work), part_of=self.bound - kept.packs)
+            limits, start = replace(self._limits, work=work), None if self._start is None else templates
+            part = Search(left, self._max_segments, limits, part_of=self.bound - kept.packs, start=start)
             self.best = min(self.best, joined_patterns(kept, part.run()), key=_packs)
             self._work -= work - part._work
 

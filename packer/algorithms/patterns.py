@@ -41,6 +41,10 @@ class Patterns:
     Bounds of `packer.algorithms.bounds` may be higher.
     """
 
+    values: NDArray[np.float64] | None = None
+    """Shape (max_len + 1,): value of each extent in a linear program, at which no pattern of these extents is worth
+    more than 1. Other segments of these extents therefore need at least as many packs as they are worth."""
+
     @property
     def packs(self) -> int:
         """Number of packs."""

@@ -60,6 +60,10 @@ WORK_OF_PARTITION = 10_000_000
 """Work limit of the solver for each of several partitions, half a second; see `packer.algorithms.optimal.Limits`. A
 single partition gets more, because one row matters more there."""
 
+MOST_LENGTHS = 1280
+"""Maximum number of lengths for which a partition's linear program begins with the patterns of all documents. With more
+lengths, solving coarse programs first takes less work."""
+
 SPARE = 1 / 64
 """Share of a shard's rows that is left free. Partitions are not exactly equal, and a partition with more rows than a
 shard would become two shards."""
@@ -82,13 +86,18 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     per_shard, per_partition = min(planning.rows_per_shard, most), min(_rows_per_partition(planning), most)
     count = 1 if packs <= per_partition else -int(-packs // (per_partition * (1 - SPARE)))
 
+    # If a linear program proved a higher bound, each partition begins with its patterns.
+    if count > 1 and not algorithm.always_draws:
+        solved = solved or _solved(planning, histogram)
+    is_start = solved is not None and solved.lower_bound > bound and np.count_nonzero(histogram) <= MOST_LENGTHS
+
     # Plan the partitions.
     job = PartitionJob(
         reader=planning.reader,
         partitions=make_partitions(surveyed.block_starts, count, seed=options.seed),
         checkpoints=planning.checkpoints,
         name=f"partitions-{count}",
-        solved=solved if count == 1 else None,
+        solved=solved if count == 1 or is_start else None,
     )
     facts = run_stage(
         planning.checkpoints, job.name, count, job.plan, engine=planning.engine, progress=planning.progress
@@ -98,8 +107,8 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     # Prove a bound for the documents of all partitions together.
     if count == 1:
         bound = max(bound, facts[0]["lower_bound"])
-    elif algorithm.proves and not algorithm.always_draws and rows.sum() > bound:
-        bound = max(bound, (solved or _solved(planning, histogram)).lower_bound)
+    elif solved is not None:
+        bound = max(bound, solved.lower_bound)
     totals = PlanTotals.of(
         surveyed.account,
         max_len=options.max_len,
@@ -160,7 +169,7 @@ class PartitionJob:
     """Name of the stage. The checkpoint of partition 3 is "NAME-3"."""
 
     solved: Patterns | None = None
-    """Patterns of the only partition, if known."""
+    """Patterns of all documents, if known: the rows of the only partition, or the start of each partition's solver."""
 
     @property
     def options(self) -> PackOptions:
@@ -174,7 +183,8 @@ class PartitionJob:
         if not algorithm.draws or not extents.any():
             histogram = np.bincount(extents, minlength=options.max_len + 1)
             histogram[0] = 0
-            return _saved(_by_patterns(self.solved or solve_histogram(options, histogram)))
+            patterns = self.solved if len(self.partitions) == 1 else None
+            return _saved(_by_patterns(patterns or solve_histogram(options, histogram, self.solved)))
         return _saved(
             mix(
                 self._order(extents, partition),
@@ -182,6 +192,7 @@ class PartitionJob:
                 options.max_segments,
                 always_draws=algorithm.always_draws,
                 work=WORK if len(self.partitions) == 1 else WORK_OF_PARTITION,
+                start=self.solved,
             )
         )
 

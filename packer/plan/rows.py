@@ -25,11 +25,14 @@ from packer.progress import Progress, silent
 from packer.shards.located_rows import LocatedRows
 
 
-def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
-    """Pack a histogram, int64, shape (max_len + 1,), with the algorithm in the options."""
+def solve_histogram(options: PackOptions, histogram: NDArray[np.int64], start: Patterns | None = None) -> Patterns:
+    """Pack a histogram, int64, shape (max_len + 1,), with the algorithm in the options.
+
+    start: patterns with which an algorithm that proves bounds begins.
+    """
     solve = get_algorithm(options.algorithm).solve
     assert solve is not None
-    return solve(histogram, options.max_segments)
+    return solve(histogram, options.max_segments, *([] if start is None else [start]))
 
 
 def place_rows(extents: NDArray[np.int32], rows: Rows, max_len: int, *, seed: int, stream: int = 0) -> Rows:
