@@ -252,6 +252,19 @@ def test_a_million_heavy_tailed_lengths_are_packed_within_a_thousandth_where_a_l
     assert patterns.packs < 0.95 * best_fit_decreasing(histogram, max_segments).packs
 
 
+def test_a_sample_is_packed_as_tightly_from_the_patterns_of_the_whole_in_fewer_rounds(shared_data):
+    whole = read_histogram(shared_data / "histograms" / "wikipedia_bert_512.csv") // 67
+    sample = np.random.default_rng(0).binomial(whole, 0.3)
+    cold, warm = Search(sample, 3, Limits()), Search(sample, 3, Limits(), start=auto(whole, 3))
+    packs, found = cold.run(), warm.run()
+    assert_valid(found, sample, 3)
+    assert (found.packs, found.lower_bound) == (packs.packs, packs.lower_bound)
+    assert warm.rounds < cold.rounds / 2
+    # At the values of the linear program, no packing of other segments needs fewer packs than they are worth.
+    other = sample // 3
+    assert found.values @ other <= auto(other, 3).packs
+
+
 @jit_only
 def test_a_limit_that_binds_leaves_a_small_gap_in_long_packs():
     histogram = heavy_tailed(4096, 1)
