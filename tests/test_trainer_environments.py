@@ -53,7 +53,7 @@ PACKAGES = {
     "automodel": ("nemo-automodel==0.7.0 transformers==5.18.0 megatron-fsdp==0.5.0 torchao==0.18.0 flashoptim==0.1.4"),
     "megatron-bridge": (
         f"--ignore-requires-python megatron-bridge==0.6.2 megatron-core==0.19.2 transformers==5.12.1 datasets==4.8.4 "
-        f"{HUB} tokenizers==0.22.2"
+        f"{HUB} tokenizers==0.22.2 triton==3.8.0"
     ),
 }
 """Packages of each trainer, without those that are optional; others are those of this environment."""
