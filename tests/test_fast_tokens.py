@@ -1,5 +1,6 @@
 """Tokens by gigatoken: those of the library, and nothing of it is kept once a document differs."""
 
+import gzip
 import json
 import os
 import random
@@ -189,6 +190,23 @@ def test_a_character_that_occurs_later_is_compared_before_gigatoken_tokenizes_it
     found, totals = packed(source, tokenizer, tmp_path / "found")
     assert found == expected
     assert totals.documents_by_gigatoken == 3999
+
+
+def test_gigatoken_is_loaded_for_large_files_only_or_once_compressed_ones_were_long(
+    texts, tokenizer, tmp_path, monkeypatch
+):
+    size = texts.stat().st_size
+    packed_texts = tmp_path / "texts.jsonl.gz"
+    packed_texts.write_bytes(gzip.compress(texts.read_bytes()))
+    monkeypatch.setattr(tokens_module, "gigatoken_version", lambda: "0")
+    monkeypatch.setattr(tokens_module, "load", without_merge("never"))
+    monkeypatch.setattr(tokens_module, "hard_texts", lambda settings: ["plain"])
+    shrink(monkeypatch, piece=1 << 15, record_block=1 << 13)
+    for source, enough, some in ((texts, size + 1, False), (texts, size, True), (packed_texts, size // 2, True)):
+        shrink(monkeypatch, fast_characters=enough)
+        _, totals = packed(source, tokenizer, tmp_path / f"{source.name}-{enough}")
+        assert bool(totals.documents_by_gigatoken) == some
+    assert totals.documents_by_gigatoken < 4000
 
 
 def test_the_first_documents_are_compared_to_their_ends(texts, tokenizer, tmp_path, monkeypatch, caplog):

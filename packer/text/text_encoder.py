@@ -64,11 +64,12 @@ class Encoder:
     `apply_chat_template`. If training begins or ends inside a token, the token is trained, and its document counts as
     straddling. An exchange begins with the token that contains its first character.
 
-    With `exchanges`, the starts of the exchanges of chats are found as well. Raises a PackerError if the tokenizer
-    cannot be opened, has no chat template or end token, or if `train_on` is not possible for these records.
+    With `exchanges`, the starts of the exchanges of chats are found as well. gigatoken is loaded only if `size`, the
+    bytes of all files, is large. Raises a PackerError if the tokenizer cannot be opened, has no chat template or end
+    token, or if `train_on` is not possible for these records.
     """
 
-    def __init__(self, options: ReadOptions, records: Records, *, exchanges: bool = False) -> None:
+    def __init__(self, options: ReadOptions, records: Records, *, exchanges: bool = False, size: int = 0) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
             fitting = tuple(choice for choice in fitting if choice in ("completion", "all"))
@@ -91,7 +92,7 @@ class Encoder:
         """Whether `encode` returns the starts of the exchanges of chats."""
         assert options.tokenizer is not None
         tokenizer = open_tokenizer(options.tokenizer)
-        self._tokens = TextTokens(tokenizer)
+        self._tokens = TextTokens(tokenizer, size)
         self._untrained_parts = options.untrained_parts
         self._template: ChatTemplate | None = None
         if records.conversational:

@@ -81,7 +81,8 @@ def open_text(found: Found, readers: Sequence[Reader], options: ReadOptions) -> 
     exchanges = records.conversational if splits else splits is None and records.kind != "text"
     from packer.text.text_encoder import Encoder  # imports tokenizers
 
-    encoder = Encoder(options, records, exchanges=exchanges and not pairs)
+    size = sum(reader.file.bytes for reader in readers)
+    encoder = Encoder(options, records, exchanges=exchanges and not pairs, size=size)
     if options.share_prefixes and encoder.documents_per_record == 1:
         raise PackerError(
             f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "

@@ -48,7 +48,7 @@ _ADDRESS_SPACE, _PER_CHARACTER = 64 << 20, 64
 SWITCH = "PACKER_GIGATOKEN"
 """Environment variable that switches gigatoken off if it is 0."""
 
-_ENOUGH = 1 << 17  # number of characters in one call that justify loading gigatoken, which takes a second
+_ENOUGH = 4 << 20  # bytes of a source, or characters so far, that justify loading gigatoken, which takes a second
 _FIRST = 1 << 19  # number of characters of the first documents, which are all compared
 _ONE_IN = 1000  # one in this many of all further documents is compared
 
@@ -129,10 +129,10 @@ class TextTokens:
     Raises a PackerError if the tokenizer refuses plain sentences, or adds anything but a fixed beginning and end.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, size: int = 0) -> None:
         self.tokenizer = tokenizer
         self.backend = tokenizer.backend
-        self.fast = FastTokens(self.backend, tokenizer.content)
+        self.fast = FastTokens(self.backend, tokenizer.content, size)
         """Tokenizer that uses gigatoken."""
         try:
             self.prefix, self.suffix = _added(tokenizer)  # tokens before and after every text: BOS, [CLS], [SEP]
@@ -335,10 +335,11 @@ class _Loaded(NamedTuple):
 
 
 class FastTokens:
-    """Tokenizes with gigatoken if its results equal those of the library."""
+    """Tokenizes with gigatoken if its results equal those of the library, and there is enough to tokenize."""
 
-    def __init__(self, backend: RustTokenizer, content: TokenizerContent) -> None:
+    def __init__(self, backend: RustTokenizer, content: TokenizerContent, size: int) -> None:
         self._backend, self._content = backend, content
+        self._size, self._characters = size, 0  # bytes of the files, which may be compressed; characters so far
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
         settings = content.settings
@@ -348,7 +349,7 @@ class FastTokens:
         self._left_to_compare = _FIRST
 
     def __reduce__(self) -> tuple[type[FastTokens], tuple[Any, ...]]:
-        return type(self), (self._backend, self._content)  # pickling drops the loaded gigatoken
+        return type(self), (self._backend, self._content, self._size)  # pickling drops the loaded gigatoken
 
     def encode(self, texts: Sequence[str]) -> tuple[Encoded, int] | None:
         """Tokenize texts. Returns (result, number of texts by gigatoken), or None if all are left to the library.
@@ -384,8 +385,12 @@ class FastTokens:
 
     def _opened(self, texts: Sequence[str]) -> _Loaded | None:
         """Load gigatoken once there is enough to tokenize."""
-        if not self._is_used or (self._loaded is None and sum(map(len, texts)) < _ENOUGH):
+        if not self._is_used:
             return None
+        if self._loaded is None and self._size < _ENOUGH:
+            self._characters += sum(map(len, texts))
+            if self._characters < _ENOUGH:
+                return None
         with self._lock:
             if self._loaded is None and self._is_used:
                 try:
