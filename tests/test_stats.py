@@ -236,3 +236,18 @@ def test_segments_of_a_plan_are_those_in_the_rows_though_wrapping_cuts_more(tmp_
         found = json.loads(succeeded("stats", source, "--max-len", 64, "--algorithm", algorithm, "--json"))
         made = packer.pack(source, tmp_path / algorithm, max_len=64, algorithm=algorithm, sync=False)
         assert found["segments"] == made.totals.segments
+
+
+@pytest.mark.parametrize("options", [{}, {"align": 8}, {"max_segments": 3}, {"algorithm": "mixed"}], ids=str)
+def test_a_comparison_describes_the_rows_that_pack_makes(tmp_path, options):
+    lengths = np.random.default_rng(0).lognormal(3, 0.8, 900).astype(int).clip(1, 128)
+    source = save_arrow(tmp_path / "rows.arrow", [[7] * length for length in lengths])
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    compared = json.loads(succeeded("stats", source, "--max-len", "96,128", *words, "--json"))
+    for planned in compared["outcomes"]:
+        out = tmp_path / str(planned["max_len"])
+        packer.pack(source, out, max_len=planned["max_len"], sync=False, **options)
+        made = stats(out)
+        for name in ("rows", "segments", "segments_per_row"):
+            assert planned[name] == made[name]
+        assert planned["within_row_share"] == pytest.approx(made["within_row_share"], abs=1e-9)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.optimal import SLACK, auto
+from packer.algorithms.optimal import SLACK, auto, joined_patterns
 from packer.algorithms.patterns import Patterns, Rows
 
 SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
@@ -66,12 +66,13 @@ class Mix:
         """Number of rows."""
         return self.drawn + self.rest.packs
 
-    def rows(self, order: NDArray[np.int32], max_len: int, max_segments: int | None) -> Rows:
-        """Return the rows. `order` must be the array that `mix` was called with."""
-        rest = self.rest.rows()
+    def patterns(self, order: NDArray[np.int32], max_len: int, max_segments: int | None) -> Patterns:
+        """Return the extents of the rows, drawn rows first. `order` must be the array that `mix` was called with."""
         if not self.drawn:
-            return rest
-        return Rows.joined([_draw_most(order, max_len, max_segments, far=self.far).part(0, self.drawn), rest])
+            return self.rest
+        drawn = _draw_most(order, max_len, max_segments, far=self.far).part(0, self.drawn)
+        counts = np.ones(self.drawn, np.int64)
+        return joined_patterns(Patterns(offsets=drawn.row_starts, extents=drawn.values, counts=counts), self.rest)
 
 
 def mix(

@@ -33,6 +33,7 @@ from packer.options import PackOptions
 from packer.options.option import as_amount
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.plan.make_plan import plan_lengths
+from packer.plan.partition_plan import PartitionPlan
 from packer.plan.rows import Plan
 from packer.plan.segments import SegmentReader
 from packer.plan.whole_plan import DocumentValues, document_values
@@ -104,7 +105,15 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
 
 
 def figures_of_plan(plan: Plan, max_len: int, *, keeps_rows: bool = False) -> RowFigures:
-    """Return the figures of all planned rows. With `keeps_rows`, keep the tokens and squares of every row."""
+    """Return the figures of all planned rows. With `keeps_rows`, keep the tokens and squares of every row.
+
+    If patterns give the tokens of every row, no documents are chosen.
+    """
+    if isinstance(plan, PartitionPlan) and not keeps_rows and plan.gives_tokens:
+        sums = RowSums(max_len)
+        for patterns in plan.patterns():
+            sums.add(patterns.extents, patterns.offsets, counts=patterns.counts)
+        return sums.finish()
     return _summed(map(plan.rows, range(len(plan.shard_starts) - 1)), max_len, keeps_rows=keeps_rows)
 
 

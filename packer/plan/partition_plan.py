@@ -14,7 +14,7 @@ for 250 billion tokens in documents of 2,048 tokens or more, and 190 MB for a bi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,10 +198,15 @@ class PartitionJob:
 
     def rows(self, partition: int) -> LocatedRows:
         """Make the rows of a partition from its checkpoint."""
-        options, made = self.options, _mix_in(self.checkpoints.read(f"{self.name}-{partition}"))
-        segments, extents = self._documents(partition)
-        rows = made.rows(self._order(extents, partition), options.max_len, options.max_segments)
+        options, (segments, extents) = self.options, self._documents(partition)
+        rows = self.patterns(partition).rows()
         return located(place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition), segments)
+
+    def patterns(self, partition: int) -> Patterns:
+        """Return the extents of the rows of a partition from its checkpoint."""
+        options, made = self.options, _mix_in(self.checkpoints.read(f"{self.name}-{partition}"))
+        order = self._order(self._documents(partition)[1], partition) if made.drawn else np.zeros(0, np.int32)
+        return made.patterns(order, options.max_len, options.max_segments)
 
     def _documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
         """Read the segments of a partition, and the extent of each segment number (0: no such segment)."""
@@ -256,6 +261,15 @@ class PartitionPlan:
         starts = np.append(0, np.cumsum(rows))
         cuts = [start + even_cuts(count, rows_per_shard)[:-1] for start, count in zip(starts, rows, strict=False)]
         return cls(job=job, totals=totals, shard_starts=np.concatenate([*cuts, starts[-1:]]), partition_starts=starts)
+
+    @property
+    def gives_tokens(self) -> bool:
+        """Whether `patterns` gives the tokens of whole documents: none is split, and extents are not aligned."""
+        return self.job.options.align == 1 and not self.totals.documents_split
+
+    def patterns(self) -> Iterator[Patterns]:
+        """Yield the extents of the rows of each partition, without choosing their documents."""
+        return map(self.job.patterns, range(len(self.job.partitions)))
 
     def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard."""

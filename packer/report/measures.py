@@ -349,37 +349,42 @@ class RowSums:
         row_starts: NDArray[np.integer[Any]],
         *,
         starts: NDArray[np.integer[Any]] | None = None,
+        counts: NDArray[np.int64] | None = None,
     ) -> None:
         """Add rows. Row r has the segments row_starts[r]:row_starts[r + 1], at least one.
 
         lengths: tokens of each segment, at least 1. starts: index of each segment's first token in its document; None
-        if all are 0.
+        if all are 0. counts: number of rows like each of these; None if there is one, as where
+        `keeps_rows` is set.
         """
         rows = len(row_starts) - 1
         if rows < 1:
             return
         depths = np.diff(row_starts)
-        np.add.at(self._depths, depths, 1)
-        np.add.at(self._histogram, lengths, 1)
+        counts = np.ones(rows, np.int64) if counts is None else counts
+        np.add.at(self._depths, depths, counts)
+        np.add.at(self._histogram, lengths, np.repeat(counts, depths))
         if starts is not None:
             self._tokens_after_start += int(lengths[starts > 0].sum())
         step = max(1, _BLOCK * rows // max(1, len(lengths)))
         for first in range(0, rows, step):
             borders = row_starts[first : first + step + 1]
             some = lengths[borders[0] : borders[-1]].astype(np.int64)
-            self._add_block(some, borders[:-1] - borders[0])
+            self._add_block(some, borders[:-1] - borders[0], counts[first : first + step])
 
-    def _add_block(self, lengths: NDArray[np.int64], firsts: NDArray[np.integer[Any]]) -> None:
+    def _add_block(
+        self, lengths: NDArray[np.int64], firsts: NDArray[np.integer[Any]], counts: NDArray[np.int64]
+    ) -> None:
         logs = np.log(lengths)
         tokens = np.add.reduceat(lengths, firsts)
         row_logs = np.add.reduceat(lengths * logs, firsts)
         squares = np.add.reduceat(lengths * lengths, firsts)
         keys = (squares + tokens) // 2
-        self._tokens += int(tokens.sum())
-        self._logs += float(row_logs.sum())
-        self._squared_logs += float((lengths * logs * logs).sum())
-        self._row_logs += float((row_logs * row_logs / tokens).sum())
-        self._attention += int(squares.sum())
+        self._tokens += int(tokens @ counts)
+        self._logs += float(row_logs @ counts)
+        self._squared_logs += float(np.add.reduceat(lengths * logs * logs, firsts) @ counts)
+        self._row_logs += float((row_logs * row_logs / tokens) @ counts)
+        self._attention += int(squares @ counts)
         self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
         if self._profile is not None:
             self._profile.append((tokens, squares))
