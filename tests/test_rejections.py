@@ -300,6 +300,56 @@ def test_prompts_and_texts_without_a_value_are_left_out(tmp_path, tokenizer):
     assert_left_out(source, tmp_path / "texts", bad, tokenizer=tokenizer)
 
 
+LINES = [
+    *(
+        b'{"prompt": "a \\u00e9\\ud83d\\ude00", "completion": "b\\n"}',
+        b' \t{"completion": "b", "prompt": "\xc3\xa9 "} \r',
+        b"",
+    ),
+    *(
+        b'{"prompt": "a", "completion": "b", "prompt": "a"}',
+        b'{"prompt": "a", "completion": "b", "x": {"y": 1, "y": 2}}',
+    ),
+    *(
+        b'{"prompt": "a", "completion": 5}',
+        b'{"prompt": "a", "completion": null}',
+        b'{"prompt": "a"}',
+        b"[1]",
+        b"7",
+        b"null",
+    ),
+    *(
+        b'{"prompt": "\\ud800", "completion": "b"}',
+        b'{"prompt": "\xff", "completion": "b"}',
+        b'{"prompt": "a", "completion"',
+    ),
+    *(b'{"prompt": "a", "completion": "b"} {}', b'\xef\xbb\xbf{"prompt": "a", "completion": "b"}', b'{"prompt": "\t"}'),
+    b'{"prompt": "a", "completion": "b", "n": 123456789012345678901234567890, "x": [NaN, 1e999], "y": null}',
+]
+
+
+def test_lines_of_text_are_read_or_left_out_as_json_reads_them(tmp_path, tokenizer):
+    def unique(pairs):
+        assert len({name for name, _ in pairs}) == len(pairs)
+        return dict(pairs)
+
+    good, bad = [], []
+    for number, line in enumerate(filter(bytes.strip, LINES)):
+        try:
+            record = json.loads(line.decode(), object_pairs_hook=unique)
+            "".join((record["prompt"], record["completion"])).encode()
+        except (AssertionError, ValueError, TypeError, KeyError):
+            bad.append(number)
+        else:
+            good.append({name: record[name] for name in ("prompt", "completion")})
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(LINES))
+    pack(tmp_path / "rows.jsonl", tmp_path / "out", tokenizer=tokenizer)
+    pack(write_lines(tmp_path / "good.jsonl", good), tmp_path / "good", tokenizer=tokenizer)
+    assert [record["document"] for record in listed(tmp_path / "out")] == bad
+    assert len(good) == 3
+    assert list(documents_of(tmp_path / "out").values()) == list(documents_of(tmp_path / "good").values())
+
+
 def test_a_text_of_a_table_that_is_no_utf8_is_left_out(tmp_path, tokenizer):
     buffers = pa.array([b"fox", b"dogs \xff", b"brown"]).buffers()
     pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 3, buffers)}), tmp_path / "rows.parquet")

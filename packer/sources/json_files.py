@@ -463,7 +463,9 @@ def _spellings(column: str) -> tuple[bytes, bytes]:
 def _read_record(line: bytes) -> dict[str, object]:
     """Parse the object on a line. Raises a DocumentError if there is none."""
     try:
-        record = _DECODER.decode(line.decode())
+        text = line.decode()
+        # json.loads tells more about a line that begins with a byte order mark
+        record = _DECODER.decode(text) if text[:1] == "{" else json.loads(text, object_pairs_hook=_unique_fields)
     except UnicodeDecodeError as error:
         message = f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8"
         raise DocumentError(0, message, reason="unreadable") from None
