@@ -1,4 +1,4 @@
-"""Tokenize texts in batches, and map character positions to tokens (for most tokenizers, via bytes).
+"""Tokenize texts in batches, and map character positions to tokens (by the characters that begin in each token).
 
 gigatoken, if it is installed, is many times as fast as the tokenizers library, and gives the same tokens for most
 tokenizers. Its results are always checked against the library: on texts that are hard to tokenize, on all added tokens
@@ -21,11 +21,9 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
 from packer.errors import PackerError, SourceError, check_address_space, first_line, shortage
 from packer.sources.documents import DocumentError
 from packer.text.tokenizer import PROBES, Tokenizer, TokenizerContent, added_tokens, shared_length
@@ -178,7 +176,7 @@ class TextTokens:
         raise AssertionError("a tokenizer refuses texts that it takes one by one")
 
     def _encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
-        if cuts is not None and self._bytes is None:
+        if cuts is not None and self._characters is None:
             return self._with_offsets(texts, cuts)
         (ids, ends), count = self.fast.encode(texts) or (by_library(self.backend, texts), 0)
         places = _NO_PLACES if cuts is None else self._places(texts, ids, ends, cuts)
@@ -201,11 +199,11 @@ class TextTokens:
     def _places(
         self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
     ) -> TokenPlaces:
-        """Find positions by token bytes, or by the library's offsets for texts that token bytes do not spell."""
-        assert self._bytes is not None
+        """Find positions by the characters of tokens, or by the library's offsets where tokens may not spell a text."""
+        assert self._characters is not None
         owners = np.repeat(np.arange(len(texts)), [*map(len, cuts)])
         flat = np.fromiter(chain.from_iterable(cuts), np.int64, len(owners))
-        places, exact = self._bytes.find(texts, ids, ends, flat, owners)
+        places, exact = self._characters.find(texts, ids, ends, flat, owners)
         others = np.flatnonzero(~exact).tolist()
         if others:
             left = self._with_offsets([texts[at] for at in others], [cuts[at] for at in others]).places
@@ -227,14 +225,15 @@ class TextTokens:
         return not whole.startswith(before)
 
     @cached_property
-    def _bytes(self) -> TokenBytes | None:
-        """Bytes of each token; None unless the tokenizer is byte-level. `find` checks whether they spell a text."""
+    def _characters(self) -> TokenCharacters | None:
+        """Characters of each token; None unless the tokenizer is byte-level."""
         settings = self.tokenizer.content.settings
         if settings["model"]["type"] != "BPE":
             return None
         words = settings["pre_tokenizer"] or {}
         parts = [part for part in (words, *words.get("pretokenizers", ())) if part.get("type") == "ByteLevel"]
-        return TokenBytes(self.backend) if parts and not any(part["add_prefix_space"] for part in parts) else None
+        is_exact = parts and not any(part["add_prefix_space"] for part in parts)
+        return TokenCharacters(self.backend, settings) if is_exact else None
 
 
 def json_hash(value: Any) -> str:
@@ -266,20 +265,27 @@ def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return first
 
 
-class TokenBytes:
-    """Bytes of each token of a byte-level tokenizer."""
+class TokenCharacters:
+    """Characters of each token of a byte-level tokenizer."""
 
-    def __init__(self, backend: RustTokenizer) -> None:
+    def __init__(self, backend: RustTokenizer, settings: Mapping[str, Any]) -> None:
         others = (byte for byte in range(256) if byte not in _PRINTED)
         bytes_of_letters = defaultdict(lambda: _NO_BYTE, {byte: byte for byte in _PRINTED})
         bytes_of_letters |= {256 + at: byte for at, byte in enumerate(others)}
         letters = {byte: chr(letter) for letter, byte in bytes_of_letters.items()}
-        tokens = {number: token for token, number in backend.get_vocab().items()}
+        vocabulary = backend.get_vocab(with_added_tokens=False)
+        tokens = {number: token for token, number in vocabulary.items()}
         for number, token in backend.get_added_tokens_decoder().items():
             tokens[number] = "".join(letters[byte] for byte in token.content.encode())
         spelled = [tokens.get(number, chr(0xFFFF)) for number in range(max(tokens, default=-1) + 1)]
         data = "".join(spelled).translate(bytes_of_letters).encode("latin-1")
-        self._bytes = _binary(np.cumsum([0, *map(len, spelled)]), data)  # each letter is one byte
+        bounds = np.cumsum([0, *map(len, spelled)])  # each letter is one byte
+        is_first = np.append((np.frombuffer(data, np.uint8) & 0xC0) != 0x80, True)  # byte that begins a character
+        self._begun = np.diff(np.append(0, np.cumsum(is_first))[bounds]).astype(np.int32)
+        """Number of characters that begin in each token."""
+        self._continues = ~is_first[bounds[:-1]]
+        """Whether each token begins inside a character."""
+        self._forms = _kept_forms(settings) if vocabulary.keys() >= {*letters.values()} else None
 
     def find(
         self,
@@ -291,40 +297,34 @@ class TokenBytes:
     ) -> tuple[TokenPlaces, NDArray[np.bool_]]:
         """Find the tokens of characters: cuts[i] is a character of text owners[i]. Texts have no lone surrogates.
 
-        Returns (places, is_exact). `is_exact`, shape (texts,), says whether a text's tokens spell its bytes; places are
-        valid only for these texts.
+        Returns (places, is_exact). `is_exact`, shape (texts,), says whether a text's tokens spell it for certain;
+        places are valid only for these texts.
         """
-        spelled = self._bytes.take(as_arrow(ids)) if len(ids) else _binary(np.zeros(1, np.int64), b"")
-        _, offsets, data = spelled.buffers()
-        bounds = np.frombuffer(offsets, np.int64, len(ids) + 1)
-        text = "".join(texts).encode()
-        characters = np.cumsum([0, *map(len, texts)])
-        byte_of = _bytes_of_characters(text, int(characters[-1]))
-        in_text, in_tokens = byte_of(characters), bounds[np.concatenate([[0], ends])]
-        exact = np.diff(in_text) == np.diff(in_tokens)
-        if not exact.all() or (text and not data.equals(pa.py_buffer(text))):
-            ours, theirs = memoryview(text), memoryview(data)
-            for at in np.flatnonzero(exact).tolist():
-                exact[at] = ours[in_text[at] : in_text[at + 1]] == theirs[in_tokens[at] : in_tokens[at + 1]]
-        wanted = byte_of(characters[owners] + cuts) - in_text[owners] + in_tokens[owners]
-        found = np.minimum(np.searchsorted(bounds[1:], wanted, side="right"), ends[owners])
-        firsts = np.concatenate([[0], ends[:-1]])
-        inside = (found < ends[owners]) & (bounds[found] < wanted)
-        return TokenPlaces(found - firsts[owners], inside), exact
+        begun = np.append(0, np.cumsum(self._begun[ids]))  # number of characters that begin before each token
+        bounds = np.append(0, ends)
+        wanted = begun[bounds[owners]] + cuts
+        found = np.minimum(np.searchsorted(begun[1:], wanted, side="right"), ends[owners])
+        inside = found < ends[owners]
+        inside[inside] = (begun[found] < wanted)[inside] | self._continues[ids[found[inside]]]
+        exact = np.array([*map(self._is_kept, texts)], np.bool_)
+        # tokens that leave characters out, such as spaces before an added token, are too short
+        exact &= np.diff(begun[bounds]) == [*map(len, texts)]
+        return TokenPlaces(found - bounds[owners], inside), exact
+
+    def _is_kept(self, text: str) -> bool:
+        """Whether the tokens of a text spell it, unless they leave characters out."""
+        forms = self._forms
+        return forms is not None and (text.isascii() or all(unicodedata.is_normalized(form, text) for form in forms))
 
 
-def _binary(offsets: NDArray[np.int64], data: bytes) -> pa.LargeBinaryArray:
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-
-
-def _bytes_of_characters(text: bytes, count: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-    """Return the function from characters of a text to their first bytes; `count` is the number of characters."""
-    if len(text) == count:
-        return lambda characters: characters
-    found = np.frombuffer(text, np.uint8)
-    starts = np.append(np.flatnonzero((found & 0xC0) != 0x80), len(text))
-    return lambda characters: starts[characters]
+def _kept_forms(settings: Mapping[str, Any]) -> set[Any] | None:
+    """Return the Unicode forms that a tokenizer converts texts to. None if it may add or replace other characters."""
+    model, normalizer, words = (settings[name] or {} for name in ("model", "normalizer", "pre_tokenizer"))
+    forms = {part["type"] for part in normalizer.get("normalizers", [normalizer] if normalizer else [])}
+    adds = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+    adds = adds or any(part["type"] in ("Metaspace", "Sequence") for part in words.get("pretokenizers", [words]))
+    adds = adds or any(token["normalized"] and not token["content"].isascii() for token in settings["added_tokens"])
+    return None if adds or not forms <= {"NFC", "NFD", "NFKC", "NFKD"} else forms
 
 
 class _Loaded(NamedTuple):
@@ -525,6 +525,8 @@ class ComparedCharacters:
         """Return the indices of the texts with characters that the tokenizers treat differently."""
         numbers = [at for at, text in enumerate(texts) if not text.isascii()]
         codes = np.frombuffer("".join(texts[at] for at in numbers).encode("utf-32-le"), np.uint32)
+        if (self._states[codes[codes > 127]] == _ALIKE).all():
+            return []
         self._compare(np.unique(codes[self._states[codes] == _NEW]).tolist())
         places = np.flatnonzero(self._states[codes] == _UNLIKE)
         ends = np.cumsum([len(texts[at]) for at in numbers], dtype=np.int64)
