@@ -297,7 +297,8 @@ def weighted_records(
 
     Raises a DocumentError for a value that is no weight, or in a column that the first record does not have.
     """
-    for row, record in enumerate(records if not isinstance(records, pa.RecordBatch) else ()):
+    found = () if isinstance(records, pa.RecordBatch) else set[str]().union(*records).intersection(absent)
+    for row, record in enumerate(records if found else ()):
         for name in (name for name in absent if record.get(name) is not None):
             message = f"has '{name}', and the first record has none; give it to all records or none"
             raise DocumentError(row, message, reason="invalid_labels")

@@ -7,8 +7,10 @@ alone. If no column holds the prompt, it is the common beginning of both sides, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import add
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,24 +22,51 @@ from packer.text.text_columns import Records
 from packer.text.tokenizer import shared_length
 from packer.text.tokens import MarkedText, TextTokens, Tokens
 
+Value = TypeVar("Value")
+Made = TypeVar("Made")
 
-def texts_of(record: Mapping[str, Any], records: Records, train_on: TrainOn, *, may_be_empty: bool) -> list[MarkedText]:
-    """Return the texts of a record's documents as they are: a text, a prompt with its completion, or both answers.
+Columns: TypeAlias = Mapping[str, Sequence[Any]]
+"""Values of all records, by column. Columns that no record has may be missing, except those of `Records.columns`."""
+
+
+def records_of(columns: Columns) -> Iterator[dict[str, Any]]:
+    """Yield the records with these columns."""
+    return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+
+
+def _each(function: Callable[[Value], Made], values: Iterable[Value]) -> list[Made]:
+    """Call a function for each record. A DocumentError that it raises gets the number of the record."""
+    made = list[Made]()
+    try:
+        for value in values:
+            made.append(function(value))
+    except DocumentError as fault:
+        raise fault.at(len(made)) from None
+    return made
+
+
+def texts_of(columns: Columns, records: Records, train_on: TrainOn, *, may_be_empty: bool) -> list[MarkedText]:
+    """Return the texts of documents as they are: texts, prompts with their completions, or both answers of pairs.
 
     The answers of a pair may be empty if `may_be_empty`. Raises a DocumentError if a value is wrong, or needs a chat
-    template.
+    template. The values of a column are checked before those of the next.
     """
-    if records.kind == "text":
-        return [MarkedText(text_of(record[column], f"'{column}'")) for column in records.columns]
-    _refuse_without_template(record)
+    if records.kind != "text":
+        _refuse_without_template(columns)
     if records.kind == "pair":
-        return _texts_of_pair(record, records, may_be_empty=may_be_empty)
-    parts = [text_of(record[column], f"'{column}'") for column in records.columns]
+        pairs = _each(partial(_texts_of_pair, records=records, may_be_empty=may_be_empty), records_of(columns))
+        return [side._replace(row=row) for row, sides in enumerate(pairs) for side in sides]
+    parts = [_each(partial(text_of, where=f"'{column}'"), columns[column]) for column in records.columns]
+    if records.kind == "text":
+        return [MarkedText(text, row=row) for row, text in enumerate(parts[0])]
+    prompts, completions = parts
     if records.separated:
-        prompt, follows = records.columns[0], records.input_column
-        parts[0] = "".join(part + "\n\n" for part in _prompt_texts(record, prompt, follows))
-    text = "".join(parts)
-    return [MarkedText(text, None if train_on == "all" else [(len(parts[0]), len(text))])]
+        named = partial(_prompt_texts, prompt=records.columns[0], input_column=records.input_column)
+        prompts = ["".join(f"{part}\n\n" for part in asked) for asked in _each(named, records_of(columns))]
+    return [
+        MarkedText(text, None if train_on == "all" else [(start, len(text))], row=row)
+        for row, (start, text) in enumerate(zip(map(len, prompts), map(add, prompts, completions), strict=True))
+    ]
 
 
 def chats_of(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> list[Chat]:
@@ -75,7 +104,7 @@ def _with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any
 def _prompt_texts(record: Mapping[str, Any], prompt: str, input_column: str | None) -> list[str]:
     """Return the non-empty parts of a prompt: in the Alpaca format, the instruction and its input."""
     texts = [text_of(record[prompt], f"'{prompt}'")]
-    if input_column is not None and record[input_column] is not None:
+    if input_column is not None and record.get(input_column) is not None:
         texts.append(text_of(record[input_column], f"'{input_column}'"))
     return [text for text in texts if text]
 
@@ -92,28 +121,29 @@ def _history_of(value: Any) -> list[list[str]]:
     return value or []
 
 
-def _refuse_without_template(record: Mapping[str, Any]) -> None:
+def _refuse_without_template(columns: Columns) -> None:
     """Raise a DocumentError if a record has a system prompt or earlier turns, which plain text cannot represent."""
     for column in OF_PROMPTS:
-        if record.get(column):
-            raise record_error(
+        for row in (row for row, value in enumerate(columns.get(column, ())) if value):
+            message = (
                 f"'{column}' belongs to the prompt, and only a chat template can write it: choose one by "
                 "--chat-template, or remove the column"
             )
+            raise DocumentError(row, message, reason="invalid_chat")
 
 
-def refuse_undesirable(record: Mapping[str, Any], columns: Sequence[str]) -> None:
-    """Raise a DocumentError if a record marks its answer as a bad example. `columns` hold its text."""
-    for name in DESIRABLE:
-        if name not in columns and str(record.get(name)).lower() == "false":
-            raise record_error(
+def refuse_undesirable(columns: Columns, texts: Sequence[str]) -> None:
+    """Raise a DocumentError if a record marks its answer as a bad example. `texts` are the columns with its text."""
+    for name in (name for name in DESIRABLE if name in columns and name not in texts):
+        for row in (row for row, value in enumerate(columns[name]) if str(value).lower() == "false"):
+            message = (
                 f"'{name}' is false, which marks a rejected answer, as for KTO, that would be trained: filter for rows "
-                "where it is true, or rename the column if it says something else",
-                "invalid_value",
+                "where it is true, or rename the column if it says something else"
             )
+            raise DocumentError(row, message, reason="invalid_value")
 
 
-def _texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty: bool) -> list[MarkedText]:
+def _texts_of_pair(record: Mapping[str, Any], *, records: Records, may_be_empty: bool) -> list[MarkedText]:
     """Return both answers of a pair as text, each after its prompt. Only the answers are trained.
 
     An answer may be empty if an end token follows it. Raises a DocumentError if a value is not text, or if the answers

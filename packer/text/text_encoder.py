@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -35,7 +35,7 @@ from packer.sources.meanings import (
     unread,
 )
 from packer.text.conversations import IMAGES_PAGE, Chat, from_json, record_error, text_of
-from packer.text.record_texts import begin_together, chats_of, refuse_undesirable, texts_of
+from packer.text.record_texts import begin_together, chats_of, records_of, refuse_undesirable, texts_of
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Tokenizer, open_tokenizer
 from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, Tokens, json_hash
@@ -213,12 +213,12 @@ class Encoder:
         if self.has_labels:
             places = TokenPlaces(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
             starts, stops, straddling = _token_spans(texts, spans, places, bounds, fronts)
-            size = int(bounds[-1]) + 1
-            changes = np.bincount(starts, minlength=size) - np.bincount(np.maximum(starts, stops), minlength=size)
-            mask = np.cumsum(changes)[:-1] > 0
+            edges = np.maximum.accumulate(np.column_stack([starts, stops]).ravel())
+            is_trained = np.tile([False, True], len(starts) + 1)[:-1]  # tokens between edges: False, True, ..., False
+            mask = np.repeat(is_trained, np.diff(edges, prepend=0, append=len(ids)))
             labels = _list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))
-            counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
-            untrained = int(((counts == 0) & (np.diff(bounds) > 0)).sum())
+            trained = np.repeat(np.arange(len(texts)), spans)[starts < stops]
+            untrained = int(np.count_nonzero(np.diff(bounds))) - len(np.unique(trained))
         if self.has_exchanges:
             extra[EXCHANGE_STARTS] = _starts(tokens.places.tokens[~is_of_span], exchanges)
         batch = Batch(
@@ -243,40 +243,44 @@ class Encoder:
 
     def _texts(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Iterator[MarkedText]:
         """Yield the texts of all records, with their trained characters."""
-        columns = {column: column_values(batch, column) for column in self.records.needed}
-        for row, values in enumerate(zip(*columns.values(), strict=True)):
-            record = dict(zip(columns, values, strict=True))
-            media: Iterable[str] = self.records.media_columns
-            if not isinstance(batch, pa.RecordBatch | pa.Table):
-                media = [column for column in PLACEHOLDERS if batch[row].get(column)]
-            try:
-                refuse_undesirable(record, self.records.columns)
-                for column in self.records.json_columns:
-                    record[column] = from_json(record[column], f"'{column}'")
-                for text in self._documents_of(record):
-                    for column in media:
-                        _refuse_placeholder(text.text, column)
-                    yield text._replace(row=row)
-            except DocumentError as error:
-                error.row = row
-                raise
-
-    def _documents_of(self, record: Mapping[str, Any]) -> Iterator[MarkedText]:
-        """Yield the documents of a record as text. A conversation without messages is empty."""
+        records = self.records
+        found = batch.schema.names if isinstance(batch, pa.RecordBatch | pa.Table) else set[str]().union(*batch)
+        needed = [column for column in records.needed if column in found or column in records.columns]
+        columns = {column: column_values(batch, column) for column in needed}
+        is_table = isinstance(batch, pa.RecordBatch | pa.Table)
+        media = records.media_columns if is_table else [column for column in PLACEHOLDERS if column in found]
+        refuse_undesirable(columns, records.columns)
         if self._template is None:
-            yield from texts_of(record, self.records, self.train_on, may_be_empty=bool(self._ending))
-            return
+            texts = iter(texts_of(columns, records, self.train_on, may_be_empty=bool(self._ending)))
+        else:
+            texts = self._chats(columns)
+        for text in texts:
+            for column in media:
+                if is_table or batch[text.row].get(column):
+                    _refuse_placeholder(text, column)
+            yield text
+
+    def _chats(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[MarkedText]:
+        """Yield the conversations of records as text. One without messages is empty."""
+        assert self._template is not None
         meaning: dict[TrainOn, TrainOn] = {"each-answer": "completion", "last": "assistant"}
         train_on = meaning.get(self.train_on, self.train_on)
-        for chat in chats_of(record, self.records, self.train_on):
-            located = self._template.locate(
-                chat, train_on, exchanges=self.has_exchanges, untrained=self._untrained_parts
-            )
-            text_of(located.text, "the rendered conversation")
-            if located.weights is not None and self.records.kind == "pair":
-                raise record_error("a message has a weight, and --pairs stores none: set it to 0 or 1, or remove it")
-            special = ["special"] * _hold_special(located.messages, self._special)
-            yield located._replace(counted=(*located.counted, *special)) if special else located
+        for row, record in enumerate(records_of(columns)):
+            try:
+                for column in self.records.json_columns:
+                    record[column] = from_json(record[column], f"'{column}'")
+                for chat in chats_of(record, self.records, self.train_on):
+                    located = self._template.locate(
+                        chat, train_on, exchanges=self.has_exchanges, untrained=self._untrained_parts
+                    )
+                    text_of(located.text, "the rendered conversation")
+                    if located.weights is not None and self.records.kind == "pair":
+                        message = "a message has a weight, and --pairs stores none: set it to 0 or 1, or remove it"
+                        raise record_error(message)
+                    special = ["special"] * _hold_special(located.messages, self._special)
+                    yield located._replace(row=row, counted=(*located.counted, *special))
+            except DocumentError as fault:
+                raise fault.at(row) from None
 
     def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
         """Yield lists of texts that are tokenized in one call. Both answers of a pair are in the same list."""
@@ -328,11 +332,11 @@ class Encoder:
         return np.insert(ids, places, whole[chosen]), bounds, counts[:, 0]
 
 
-def _refuse_placeholder(text: str, column: str) -> None:
+def _refuse_placeholder(text: MarkedText, column: str) -> None:
     """Raise a DocumentError if a text contains the placeholder of an image or other media, which would be dropped."""
-    if PLACEHOLDERS[column] in text:
+    if PLACEHOLDERS[column] in text.text:
         message = f"{PLACEHOLDERS[column]} stands for a value of '{column}', and only text can be packed; {IMAGES_PAGE}"
-        raise record_error(message, "invalid_text")
+        raise DocumentError(text.row, message, reason="invalid_text")
 
 
 def _further_fields(messages: Sequence[Mapping[str, Any]], place: Place = "message") -> dict[str, int]:
