@@ -122,8 +122,12 @@ class Placeholder:
         self._absent.add("")
         raise TemplateError("a content is not known")
 
+    def __repr__(self) -> str:
+        self._absent.add("")  # raises nothing, because messages of errors contain values
+        return type(self).__name__
+
     # Python's own functions on strings raise a TypeError, because this is no string; these would not always
-    __str__ = __repr__ = __len__ = __iter__ = __getitem__ = __int__ = __float__ = __index__ = __hash__ = _refuse
+    __len__ = __iter__ = __getitem__ = __int__ = __float__ = __index__ = __hash__ = _refuse
 
     def __getattr__(self, name: str) -> Any:
         if name in ("strip", "lstrip", "rstrip"):
