@@ -323,8 +323,9 @@ class Account(JsonRecord):
 
     @property
     def tokens_lost(self) -> int:
-        """Number of tokens in no segment, because they were truncated or dropped."""
-        return self.tokens_truncated + sum(self.tokens_dropped.values())
+        """Number of tokens that were truncated or dropped, without those of the other set of a holdout."""
+        others = ("held_out", "not_held_out")
+        return self.tokens_truncated + sum(n for reason, n in self.tokens_dropped.items() if reason not in others)
 
     def with_rejected(self, rejected: int) -> Account:
         """Return the account with `rejected` of the empty documents counted as "rejected" instead."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import packer
+from tests.helpers.commands import succeeded
 from tests.helpers.fake_hub import served
 from tests.helpers.packed_rows import make, rows_on_disk
 from tests.helpers.writing import write_lines
@@ -106,11 +107,12 @@ def test_packed_rows_on_the_hub_are_loaded_by_id_or_address_and_again_without_a_
 
 
 def test_a_part_of_a_dataset_on_the_hub_is_packed(tmp_path, hub):
-    pack = ("-m", "packer", "pack", "--max-len", "8", "--output", "packed")
+    pack = ("-m", "packer", "pack", "--max-len", "8")
     with served(hub, "org/x") as address:
         printed = run(tmp_path, address, *pack, "hf://datasets/org/x/lines")
     assert "Packed 2 documents into 1 row of 8 tokens" in printed
-    assert [row["input_ids"].tolist() for row in packer.load(tmp_path / "packed")] == [[1, 2, 3, 4, 5, 0, 0, 0]]
+    assert "Written to lines-packed-8\n" in printed
+    assert [row["input_ids"].tolist() for row in packer.load(tmp_path / "lines-packed-8")] == [[1, 2, 3, 4, 5, 0, 0, 0]]
 
 
 # ---- the export for the Hub ----
@@ -183,6 +185,20 @@ def test_a_card_that_was_edited_is_kept(tmp_path):
     assert card.read_text() == "license: mit"
     packer.export(packed, out, to="hub", overwrite=True)
     assert (card.read_text(), (out / "README.md.old").read_text()) == (made, "license: mit")
+
+
+def test_a_card_tells_what_happened_to_the_tokens(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"input_ids": [n] * 10, "n": n} for n in range(1, 21)]
+    packer.pack(write_lines(Path("rows.jsonl"), rows), "my set", max_len=8, long="truncate", holdout=0.5, keep=["n"])
+    for packed in ("my set", "my set-holdout"):
+        printed = succeeded("export", packed, "--to", "hub")
+        assert f"hf upload ORG/NAME '{packed}-hub' . --repo-type" in printed
+        card = Path(f"{packed}-hub", "README.md").read_text()
+        documents = len(packer.load(packed))
+        assert f"| documents | {documents} of 20 in the source |" in card
+        assert f"| tokens | {documents * 8}; {documents * 2} of the source were truncated or dropped |" in card
+        assert "| `n` | segment | value of the document in the source; 0 or null for padding |" in card
 
 
 def test_an_export_for_the_hub_is_copied_where_there_are_no_links_and_needs_unchanged_tokens(tmp_path, monkeypatch):

@@ -162,6 +162,7 @@ def test_documents_beyond_a_model_are_left_out_if_asked(tmp_path, tokenizer, kin
 CONFIGS = {
     "a language model": {"vocab_size": 41},
     "its part of a model of images": {"vocab_size": 7, "text_config": {"vocab_size": 41}},
+    "no part": {"vocab_size": 41, "text_config": None},
 }
 
 

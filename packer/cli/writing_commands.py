@@ -293,7 +293,7 @@ def export_summary(written: Written[Export], took: str) -> Iterator[str]:
     yield f"{count_of(len(export.files), 'file')}, {byte_size(export.bytes)}{compression}"
     yield f"Written to {written.output}"
     if warning := TARGETS[export.to].warning:
-        yield warning.format(out=written.output)
+        yield warning.format(out=shlex.quote(str(written.output)))
 
 
 def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[str]:

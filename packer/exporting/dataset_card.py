@@ -25,8 +25,8 @@ _MEANINGS = {
     "doc_starts": "position in the document at which the segment begins: 0, unless the document was split",
     RECORD_IDS: "index of the record in the source; 0 for padding",
     ANSWER: "index of the document in its record; for a tree, of its first document",
-    TREE: "of each node: number of tokens, index of its parent or -1, and index of the document that trains it",
-    LOSS_WEIGHTS: "weight in the loss, which is sum(weight x loss) / sum(weight)",
+    TREE: "of each node: number of tokens, index of its parent or -1, index of the document that trains it; or null",
+    LOSS_WEIGHTS: "weight in the loss, which is sum(weight x loss) / sum(weight); 0 for padding",
 }
 
 
@@ -51,6 +51,6 @@ def _columns(dataset: PackedDataset) -> Iterator[tuple[str, str, str]]:
     """Yield the name of each column, what has a value in it (token or segment), and its meaning."""
     for name in dataset.types:
         is_token = name in (*dataset.manifest.row_format.token_columns, *dataset.manifest.options.kept_tokens)
-        meaning = _MEANINGS.get(name, f"value of the {'token' if is_token else 'document'} in the source")
-        facts = {"pad_id": dataset.pad_id, "max_len": dataset.max_len}
-        yield name.replace("|", "\\|"), "token" if is_token else "segment", meaning.format(**facts)
+        per, of = ("token", "token") if is_token else ("segment", "document")
+        meaning = _MEANINGS.get(name, f"value of the {of} in the source; 0 or null for padding")
+        yield name.replace("|", "\\|"), per, meaning.format(pad_id=dataset.pad_id, max_len=dataset.max_len)

@@ -328,7 +328,7 @@ def as_vocab_size(size: int | str | Path) -> Any:
     path = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(path.read_bytes())
-        return (config | config.get("text_config", {}))["vocab_size"]
+        return (config | (config.get("text_config") or {}))["vocab_size"]
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it has no vocab_size"
         raise OptionError(f"{path} is no config.json ({reason}): give a number, or a config with vocab_size") from error

@@ -21,6 +21,7 @@ from packer.sources.find_source import SourceLike
 from packer.sources.formats import ending_of
 from packer.sources.number_columns import ARRAY, is_array_file
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
+from packer.stores.hub import called
 from packer.stores.paths import PathList, split_configuration
 
 Record = TypeVar("Record")
@@ -123,9 +124,10 @@ def claimed(
 def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     """Name an output after the source, its configuration and its split, if any: rows.jsonl.gz -> rows-packed-4096.
 
-    The output is next to the source. Its name depends only on the path, so a repeated command finds its output, even if
-    other files have appeared. rows.jsonl and rows.parquet therefore have the same output name, and one of them needs
-    --output. Raises a PackerError for several paths or a dataset in memory, which have no name.
+    The output is next to the source, or in the current folder for a source on the Hub or in object storage. Its name
+    depends only on the path, so a repeated command finds its output, even if other files have appeared. rows.jsonl and
+    rows.parquet therefore have the same output name, and one of them needs --output. Raises a PackerError for several
+    paths or a dataset in memory, which have no name.
     """
     if isinstance(source, PathList):
         raise OptionError(f"{source} have no common name: name the output with --output")
@@ -137,9 +139,10 @@ def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     path = Path(place)
     if path.name in ("", ".."):
         path = path.resolve()
-    ending = ARRAY if is_array_file(path) else ending_of(path.name)
-    name = path.name if path.is_dir() else path.name.removesuffix(ending)
-    folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
+    near = called(path)
+    ending = ARRAY if is_array_file(path) else ending_of(near.name)
+    name = near.name if path.is_dir() else near.name.removesuffix(ending)
+    folder = near.parent if path.exists() else Path()  # for a Hub id, the current folder
     return folder / "-".join(filter(None, (name, config, split, suffix)))
 
 
