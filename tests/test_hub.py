@@ -82,7 +82,7 @@ def run(tmp_path, address, *command, **more):
 
 def test_packed_rows_on_the_hub_are_loaded_by_id_or_address_and_again_without_a_network(tmp_path, hub):
     rows = [row["input_ids"].tolist() for row in packer.load(tmp_path / "out")]
-    names = ["org/x", "hf://datasets/org/x", "hf:/datasets/org/x/", "hf://datasets/org/x@main/more/rows"]
+    names = ["org/x", "hf://datasets/org/x", "hf:/datasets/org/x/", "hf://datasets/org/x@refs/pr/1/more/rows"]
     wrong = ["org/none", "hf://datasets/org/x/none", "hf://models/org/x"]
     with served(hub, "org/x") as address:
         printed = run(tmp_path, address, "-c", LOOK, json.dumps(names + wrong), *COMMANDS)
@@ -106,13 +106,17 @@ def test_packed_rows_on_the_hub_are_loaded_by_id_or_address_and_again_without_a_
     assert "the Hugging Face Hub cannot be reached" in unreachable
 
 
-def test_a_part_of_a_dataset_on_the_hub_is_packed(tmp_path, hub):
-    pack = ("-m", "packer", "pack", "--max-len", "8")
+def test_a_part_of_a_dataset_on_the_hub_is_packed_and_the_whole_is_not_downloaded_as_packed_rows(tmp_path, hub):
+    (hub / "manifest.json").unlink()
     with served(hub, "org/x") as address:
-        printed = run(tmp_path, address, *pack, "hf://datasets/org/x/lines")
-    assert "Packed 2 documents into 1 row of 8 tokens" in printed
-    assert "Written to lines-packed-8\n" in printed
+        commands = ("pack hf://datasets/org/x/lines --max-len 8", "verify org/x")
+        printed = run(tmp_path, address, "-c", LOOK, "[]", *commands)
+    packed, refused = map(json.loads, printed.splitlines())
+    assert "Packed 2 documents into 1 row of 8 tokens" in packed
+    assert "Written to lines-packed-8\n" in packed
     assert [row["input_ids"].tolist() for row in packer.load(tmp_path / "lines-packed-8")] == [[1, 2, 3, 4, 5, 0, 0, 0]]
+    assert "org/x on the Hugging Face Hub is not a packed dataset: it has no manifest.json; if a folder" in refused
+    assert not [*tmp_path.glob("home/**/*.arrow")]
 
 
 # ---- the export for the Hub ----

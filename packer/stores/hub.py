@@ -15,7 +15,8 @@ from packer.errors import PackerError, first_line, hub_is_unreachable
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Matches ids of datasets: org/name."""
 
-_ADDRESS = re.compile(r"hf:/{1,2}datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")  # a Path has lost a slash
+# A Path has lost a slash. A revision is a branch, a tag, a commit, or like refs/pr/1.
+_ADDRESS = re.compile(r"hf:/{1,2}datasets/([^/@]+/[^/@]+)(?:@((?:refs/[^/]+/)?[^/]+))?(?:/(.*))?")
 _DOWNLOAD = re.compile(r".*/datasets--[^/]+--([^/]+)/snapshots/[^/]+(/.*)?")
 TIMEOUT = 10
 """Seconds for the Hub to answer. Other functions of its client retry for half a minute, and log."""
@@ -43,11 +44,11 @@ def names_hub(path: object) -> bool:
     return is_id or str(path).startswith("hf:/")
 
 
-def download(hub_id: str, revision: str | None = None, inside: str = "") -> Path:
+def download(hub_id: str, revision: str | None = None, inside: str = "", *, packed: bool = False) -> Path:
     """Download a dataset, or a file or folder in it, unless it is in the cache; return its path.
 
     Without a network, or with HF_HUB_OFFLINE=1, an earlier download is used. Raises a PackerError if there is no such
-    dataset or path, or if it cannot be downloaded.
+    dataset or path, if it cannot be downloaded, or, with `packed`, if it has no manifest.
     """
     try:
         from huggingface_hub import constants, snapshot_download
@@ -55,8 +56,11 @@ def download(hub_id: str, revision: str | None = None, inside: str = "") -> Path
         raise PackerError(f"{hub_id}: no such file or folder; a dataset on the Hub needs huggingface_hub") from error
     files = [inside, f"{inside}/*"] if inside else None
     try:
-        if not constants.HF_HUB_OFFLINE:
-            names_in(hub_id, revision)
+        if not constants.HF_HUB_OFFLINE and "manifest.json" not in names_in(hub_id, revision) and packed:
+            raise PackerError(
+                f"{hub_id} on the Hugging Face Hub is not a packed dataset: it has no manifest.json; if a folder in it "
+                f"has one, name that, as in hf://datasets/{hub_id}/FOLDER"
+            )
         found = snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=files)
     except PackerError:
         raise

@@ -70,7 +70,7 @@ def packed_path(packed: object) -> AnyPath:
     path = expanded(located(packed))
     if not isinstance(path, (str, Path, RemotePath)):
         raise PackerError(f"a packed dataset is named by its folder, not by a {type(path).__name__}: give its path")
-    return download(str(path)) if names_hub(path) else any_path(path)
+    return download(str(path), packed=True) if names_hub(path) else any_path(path)
 
 
 def output_path(path: str | AnyPath) -> AnyPath:
