@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from tests.helpers.chat_templates import CLOSING, EXACT, LOOP, MARKED, PROMPT, REWRITING, save_tokenizer
+from tests.helpers.chat_templates import CLOSING, EXACT, LOOP, MARKED, PROMPT, REWRITING, save_tokenizer, trained
 from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
@@ -22,6 +22,7 @@ BODIES = {
     "{% set all %}{{ told(message.content) + '.' }}{% endset %}{{ all | trim }}{% if '\\n' in message.content %}n"
     "{% endif %}{% if message.content is string and message.content.startswith('4') %}4{% endif %}{{ loop.index }}"
     "{{ messages[0].content | trim }}.",
+    "searches with spaces": "{% set text = ' ' + message.content %}{% if text.startswith(' ') %}!{% endif %}{{ text }}",
     "counts": "{{ message.content | length }}{{ message.content }}",
     "strips letters": "{{ message.content.strip('!ae') }}",
     "compares": "{% if 'is.' != message.content + '.' %}!{% endif %}{{ message.content }}",
@@ -90,6 +91,35 @@ def test_chats_of_a_shape_have_the_tokens_and_labels_of_chats_rendered_alone(req
     for way in ways:
         expected = tokenized(tmp_path / f"alone-{way}", tokenizer, alone, train_on=way)
         assert tokenized(tmp_path / way, tokenizer, chats, train_on=way) == expected
+
+
+TOGETHER = LOOP + "{% if loop.index0 == 2 %}</s>{% endif %}{{ message.content.strip() }}{% endfor %}"
+ITEMS = LOOP + "{% for name, value in message.items() %}{{ name }}={{ value }};{% endfor %}{% endfor %}"
+
+
+def asked(question: str, answer: str) -> list[dict]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "text"),
+    [
+        pytest.param(TOGETHER, asked("</ ", "s>"), "</s>", id="contents that are a stop token together"),
+        pytest.param(ITEMS, [{"content": "is", "role": "user"}], "content=is;role=user;", id="fields in another order"),
+    ],
+)
+def test_a_chat_differs_from_others_of_its_shape(tmp_path, template, chat, text):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=template)
+    other = [{"role": message["role"], "content": "an answer"} for message in chat]
+    documents, _ = tokenized(tmp_path / "tokens", tokenizer, [other, chat], train_on="all")
+    assert documents[1]["input_ids"] == trained().encode(text).ids
+
+
+@pytest.mark.nightly
+def test_a_chat_may_have_more_messages_than_there_are_placeholders(tmp_path):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
+    (document,), _ = tokenized(tmp_path / "tokens", tokenizer, [asked("?", ".") * 33_000], train_on="all")
+    assert len(document["input_ids"]) > 66_000
 
 
 def test_chats_of_a_shape_are_rendered_once(tmp_path, monkeypatch):

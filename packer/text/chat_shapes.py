@@ -24,7 +24,7 @@ from packer.text.template_environment import MARK_BYTES, STANDING_IN, Placeholde
 from packer.text.tokens import MarkedText
 
 _MOST = 1 << 10
-"""Maximum number of shapes. Chats of other shapes are rendered by themselves."""
+"""Maximum number of shapes, and of messages in them. Other chats are rendered by themselves."""
 _FIRST, _CORE = 0x100000, "\U00100000"  # the first of the characters that stand for contents
 
 
@@ -69,18 +69,16 @@ class Shapes:
         Messages must have only roles and contents. Their contents have no special tokens.
         """
         contents: list[Any] = [message.get("content") for message in chat.messages if len(message) == 2]
-        if {*map(type, contents)} != {str} or len(contents) < len(chat.messages):
+        if {*map(type, contents)} != {str} or len(contents) < len(chat.messages) or len(contents) > _MOST:
             return None
         if chat.tools is not None or chat.kwargs or chat.weights or chat.partly:
             return None
         cores = [content.strip() for content in contents]
-        framed = tuple(
-            [one.replace(core, _CORE, 1) if core else one for one, core in zip(contents, cores, strict=True)]
-        )
-        roles = tuple([message["role"] for message in chat.messages])
-        key = roles, framed, chat.first, chat.masked, chat.required, options
+        framed = [one.replace(core, _CORE, 1) if core else one for one, core in zip(contents, cores, strict=True)]
+        messages = [{**message, "content": one} for message, one in zip(chat.messages, framed, strict=True)]
+        fields = tuple([tuple(message.items()) for message in messages])  # in their order: templates may write them all
+        key = fields, chat.first, chat.masked, chat.required, options
         if key not in self._found and len(self._found) < _MOST:
-            messages = [{"role": role, "content": content} for role, content in zip(roles, framed, strict=True)]
             self._found[key] = self._shape(replace(chat, messages=messages), lambda one: locate(one, *options))
         shape, joined = self._found.get(key), "".join(contents)
         if shape is None or shape.absent.search(joined) or (not joined.isascii() and MARK_BYTES in joined.encode()):
@@ -101,6 +99,7 @@ class Shapes:
         texts, characters = STANDING_IN.split(located.text), [*STANDING_IN.finditer(located.text)]
         numbers = [ord(found[0]) - _FIRST for found in characters]
         may_overlap = any(_may_overlap(text, one) for text in {*texts} for one in compared)
+        may_overlap |= any(text in one[1:-1] for text in {*texts[1:-1]} for one in compared)  # from content to content
         if "" in absent or may_overlap or {*numbers} != {*unknown}:
             return None
         counts = [bisect_left(characters, place, key=re.Match.start) for place in located.places]

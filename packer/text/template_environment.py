@@ -145,8 +145,8 @@ class Placeholder:
         return True
 
     def __contains__(self, part: object) -> bool:
-        if type(part) is not str or len(self._text.strip()) > 1:  # the part may overlap with added text
-            self._refuse()
+        if type(part) is not str or len(self._text.strip()) > 1 or (len(self._text) > 1 and part != part.strip()):
+            self._refuse()  # the part may overlap with text around the content
         self._absent.add(part)
         return False
 
