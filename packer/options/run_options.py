@@ -70,8 +70,3 @@ class RunOptions:
     def uses_ray(self) -> bool:
         """Whether tasks run on a Ray cluster."""
         return self.engine != "threads"
-
-    @property
-    def ray_address(self) -> str | None:
-        """Address of the Ray cluster; None to start one on this machine."""
-        return self.engine.partition(":")[2] or None

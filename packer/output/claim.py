@@ -342,12 +342,3 @@ def way_to_replace(out: AnyPath) -> str:
     else:
         command = f"az storage blob delete-batch --source {out.bucket} --pattern '{out.key}/*'"
     return f"remove it first (`{command}`)"
-
-
-def refuse_replacing(out: AnyPath) -> None:
-    """Raise a PackerError for a complete dataset in object storage, because it cannot be replaced in one step."""
-    if isinstance(out, RemotePath):
-        raise PackerError(
-            f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
-            f"mixture of both: choose another --output, or {way_to_replace(out)}"
-        )

@@ -82,7 +82,7 @@ class Job(RunOptions):
         if self.uses_ray:
             from packer.engines.ray_engine import ray_engine
 
-            return ray_engine(self.ray_address, workers)
+            return ray_engine(self.engine.partition(":")[2] or None, workers)
         return nullcontext(Engine(workers=workers))
 
 

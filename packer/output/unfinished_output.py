@@ -176,11 +176,11 @@ class OutputKind:
         A dataset card that was edited since belongs to the user.
         """
         named = self.listed_in(folder)
-        if named is not None and CARD in named:
-            digest = json.loads((folder / self.record).read_bytes())["small_files"][CARD]
-            named -= set() if matches(folder / CARD, digest) else {CARD}
         if named is None:
             named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
+        elif CARD in named:
+            digest = json.loads((folder / self.record).read_bytes())["small_files"][CARD]
+            named -= set() if matches(folder / CARD, digest) else {CARD}
         return named | {self.record, WORK}
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import compile_seconds, prepare_for
 from packer.algorithms.permute import SHOWN_ROWS, hashes_of, key_of
 from packer.arrow import as_numpy
@@ -40,16 +39,7 @@ from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
 from packer.report.charts import ShownRow
 from packer.report.figures import Comparison, Figures
-from packer.report.measures import (
-    KEYS_OF_MATRICES,
-    RowFigures,
-    RowProfile,
-    RowSums,
-    TrainingJob,
-    Waiting,
-    counted,
-    tally,
-)
+from packer.report.measures import KEYS_OF_MATRICES, RowFigures, RowSums, TrainingJob, Waiting, counted, tally
 from packer.shards.located_rows import LocatedRows
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
@@ -158,7 +148,7 @@ def dataset_figures(
         repeated_tokens=counts.get(REPEATED),
         saved_tokens=counts.get(SAVED),
         rows_before=rows_before(measured),
-        waiting=_waiting(rows, job),
+        waiting=waiting_of(rows, job),
     )
     if rows is None or not for_report:
         return figures
@@ -193,11 +183,6 @@ def rows_before(measured: Measured) -> dict[str, Any] | None:
     }
 
 
-def _waiting(rows: RowFigures | None, job: TrainingJob | None) -> Waiting | None:
-    """Return the time that ranks wait; None without a job."""
-    return None if job is None or rows is None or rows.profile is None else waiting_of(rows.profile, job)
-
-
 def packed_figures(
     packed: str | AnyPath,
     *,
@@ -223,7 +208,7 @@ def packed_figures(
             documents_per_step=documents_per_step,
             is_packed=True,
             measured_rows=rows,
-            waiting=_waiting(rows, job),
+            waiting=waiting_of(rows, job),
             saved_tokens=manifest.totals.tokens_shared,
         )
         if dataset is None:
@@ -333,23 +318,18 @@ def planned_rows(plan: Plan, chosen: Sequence[int], align: int) -> tuple[ShownRo
     first_row = 0
     for shard, rows in enumerate(np.diff(plan.shard_starts).tolist()):
         located = plan.rows(shard)
-        here = (row for row in chosen if first_row <= row < first_row + rows)
-        found += (_planned_row(located, row, row - first_row, align) for row in here)
+        for row in (row for row in chosen if first_row <= row < first_row + rows):
+            segments = slice(*located.row_starts[row - first_row : row - first_row + 2].tolist())
+            shown = ShownRow(
+                row=row,
+                lengths=tuple(located.lengths[segments].tolist()),
+                extents=tuple(located.extents(align)[segments].tolist()),
+                documents=tuple(located.documents[segments].tolist()),
+                starts=tuple(located.starts[segments].tolist()),
+            )
+            found.append(shown)
         first_row += rows
     return _within_limit(found)
-
-
-def _planned_row(located: LocatedRows, row: int, index: int, align: int) -> ShownRow:
-    """Return a planned row: `row` is its number in the plan, `index` its number in `located`."""
-    segments = slice(located.row_starts[index], located.row_starts[index + 1])
-    lengths, documents = located.lengths[segments], located.documents[segments]
-    return ShownRow(
-        row=row,
-        lengths=tuple(lengths.tolist()),
-        extents=tuple(extents_of(lengths, align).tolist()),
-        documents=tuple(documents.tolist()),
-        starts=tuple(located.starts[segments].tolist()),
-    )
 
 
 def packed_rows(
@@ -424,15 +404,15 @@ def training_job(ranks: int | None, accumulation: int | None, model: str | None)
     return TrainingJob(ranks=index(ranks), accumulation=index(accumulation), model=model or "7B")
 
 
-def waiting_of(rows: RowProfile, job: TrainingJob) -> Waiting:
+def waiting_of(figures: RowFigures | None, job: TrainingJob | None) -> Waiting | None:
     """Return the share of time that ranks wait, for rows in random order and balanced over 1 and 8 steps.
 
     After each row, all ranks wait for the rank whose row has the most work. Steps are those of `packer.BatchSampler`
-    with batches of one row. Rows at the end of the epoch that do not fill a step are left out.
-
-    Raises:
-        PackerError: there are not enough rows for a step, or the job's model is not valid.
+    with batches of one row. Rows at the end of the epoch that do not fill a step are left out. Raises a PackerError if
+    there are not enough rows for a step, or if the job's model is not valid. Returns None without a job.
     """
+    if job is None or figures is None or (rows := figures.profile) is None:
+        return None
     keys = keys_of_matrices(job.model)
     per_step = job.ranks * job.accumulation
     work = keys * rows.tokens.astype(np.float64) + (rows.squares + rows.tokens) / 2

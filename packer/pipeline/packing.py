@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,27 +13,21 @@ from packer.engines.checkpoints import Checkpoint
 from packer.engines.engine import available_workers, run_once
 from packer.engines.ranks import FinishedElsewhere
 from packer.errors import PackerError, SourceError, system_errors
-from packer.json_records import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
+from packer.json_records import REJECTED, PlanTotals, SourceIdentity, Totals
 from packer.options import PackOptions
-from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
+from packer.output.claim import finish_interrupted, way_to_replace
 from packer.output.job import Job, Written, claimed, name_after, refuse_inside
 from packer.output.unfinished_output import Output, Request, difference, names_and_sizes, request_of
 from packer.pipeline.source_warnings import (
+    check_documents,
     notes_on,
-    refuse_all_rejected,
     refuse_untrained,
-    say_packed_before,
-    warn_of_padding,
-    warn_of_templates,
-    warn_of_texts,
     with_counts,
-    with_rejected,
     write_rejected_list,
 )
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.plan.segments import trained_cut_off
-from packer.progress import Progress
 from packer.shards.files import MANIFEST, all_shard_names, changed_since, check_files, holdout_of
 from packer.shards.manifest import Manifest, ShardTable, datasets_files, is_packed
 from packer.shards.reader import OlderVersionError, read_manifest
@@ -43,7 +36,7 @@ from packer.sources.find_source import SourceLike
 from packer.sources.open_source import refuse_decoding
 from packer.sources.source import Documents, Source, Watch, read_documents
 from packer.sources.spill import spill_source
-from packer.stores import AnyPath
+from packer.stores import AnyPath, RemotePath
 from packer.stores.paths import expanded, output_path
 from packer.text.text_source import open_source
 
@@ -108,7 +101,9 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                 watch = watch.of_mapped(mapped)
 
                 # Check every document, and that an interrupted run read the same source.
-                documents = _checked_documents(mapped, options, progress)
+                _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
+                documents = read_documents(mapped, progress)
+                check_documents(documents)
                 options = replace(options, weights_per=documents.source.weights_per)
                 row_format = RowFormat.of(options, documents.table.extra)
                 _refuse_changed(output, documents.identity, overwrite=job.overwrite)
@@ -121,11 +116,11 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
 
                 # Write the missing shards.
                 maker = ShardMaker(documents=documents, plan=plan, row_format=row_format, ranks=options.balance_ranks)
-                entries = write_shards(output, maker, options.shard_size, watch, engine, progress)
+                shards = ShardTable.of(write_shards(output, maker, options.shard_size, watch, engine, progress))
 
                 # Write the manifest, which completes the dataset.
-                totals = _totals(documents, plan.totals, entries, options)
-                finish = partial(_finish, output, options.without_path(), documents, totals, entries, engine.workers)
+                totals = _totals(documents, plan.totals, shards, options)
+                finish = partial(_finish, output, options.without_path(), documents, totals, shards, engine.workers)
                 manifest = run_once(engine, finish, output.is_complete)
                 if manifest is None:
                     raise FinishedElsewhere
@@ -143,7 +138,11 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
         manifest = read_manifest(out)
         checked = _check_complete(out, manifest, opened, request, job)
         return Written(record=manifest, output=out, found_complete=True, checked=checked)
-    refuse_replacing(out)
+    if isinstance(out, RemotePath):
+        raise PackerError(
+            f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
+            f"mixture of both: choose another --output, or {way_to_replace(out)}"
+        )
     with contextlib.suppress(OlderVersionError):
         read_manifest(out)  # only a dataset with a valid manifest, or of an older format, is replaced
     return None
@@ -159,48 +158,30 @@ def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
     raise SourceError(f"{source.name} has {what}, which --no-labels would drop: leave it out, or {remedy}")
 
 
-def _checked_documents(mapped: Source, options: PackOptions, progress: Progress) -> Documents:
-    """Check every document of a mapped source, and warn of data that would silently ruin a training run."""
-    _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
-    documents = read_documents(mapped, progress)
-    refuse_all_rejected(documents)
-    say_packed_before(documents)
-    warn_of_padding(documents)
-    warn_of_texts(documents.source.counts)
-    warn_of_templates(documents.source)
-    return documents
-
-
-def _totals(documents: Documents, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions) -> Totals:
+def _totals(documents: Documents, planned: PlanTotals, shards: ShardTable, options: PackOptions) -> Totals:
     """Return the totals of the rows. Raises a SourceError if no token is trained, unless the options allow that."""
-    trained = sum(entry.trained for entry in entries)
-    if documents.source.has_labels and options.labels and not (trained or options.untrained == "keep-all"):
+    found = Totals(**{**planned.values(), **shards.totals()})
+    may_train_none = options.untrained == "keep-all" or not (documents.source.has_labels and options.labels)
+    if not (found.tokens_trained or may_train_none):
         refuse_untrained(documents.source.rejections, planned.tokens_packed)
-    untrained = sum(entry.untrained_segments for entry in entries)
-    later = sum(entry.trained_later for entry in entries)
-    found = Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained, tokens_trained_later=later)
-    largest_id = None if options.index_only else max(entry.largest_id for entry in entries)
-    totals = with_counts(replace(found, largest_id=largest_id), documents)
-    return with_rejected(totals, documents.source.rejections) if options.on_error == "skip" else totals
+    totals = with_counts(found, documents)
+    if options.on_error == "skip":  # rejected documents count under their reasons instead of as empty
+        counts = documents.source.rejections.counts
+        values = totals.with_rejected(sum(counts.values())).values()
+        totals = Totals(**{**values, "documents_rejected": counts})
+    return totals
 
 
 def _finish(
-    output: Output,
-    options: PackOptions,
-    documents: Documents,
-    totals: Totals,
-    entries: Sequence[ShardEntry],
-    workers: int,
+    output: Output, options: PackOptions, documents: Documents, totals: Totals, shards: ShardTable, workers: int
 ) -> Manifest | None:
     """Write the small files and the manifest of a dataset. Returns None if another process has just written them."""
-    small = datasets_files(documents.identity, all_shard_names(len(entries)))
+    small = datasets_files(documents.identity, all_shard_names(len(shards)))
     files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
     if options.on_error == "skip":
         files[REJECTED] = write_rejected_list(output, documents.source.rejections)
     totals = replace(totals, tokens_trained_truncated=trained_cut_off(documents, options, workers))
-    manifest = Manifest(
-        options=options, source=documents.identity, totals=totals, shards=ShardTable.of(entries), files=files
-    )
+    manifest = Manifest(options=options, source=documents.identity, totals=totals, shards=shards, files=files)
     return manifest if output.finish(manifest.to_bytes(), small) else None
 
 

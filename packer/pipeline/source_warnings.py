@@ -38,21 +38,42 @@ _SHOWN = 10  # maximum number of field names shown
 log = logging.getLogger(__name__)
 
 
-def warn_of_padding(documents: Documents) -> None:
+def check_documents(documents: Documents) -> None:
+    """Log warnings about a source that was read. Raises a SourceError if rejected records leave no tokens to pack."""
+    identity, rejections = documents.identity, documents.source.rejections
+    if len(rejections.documents) and not identity.tokens:
+        others = ", and the others are empty" if identity.documents > len(rejections.documents) else ""
+        raise SourceError(f"nothing is left: of {identity.documents:,} records, {_described(rejections, others)}")
+    _say_packed_before(documents)
+    _warn_of_padding(documents)
+    _warn_of_texts(documents.source)
+
+
+def _warn_of_padding(documents: Documents) -> None:
     """Log a warning if most documents of a tokenized source begin or end with the same repeated id.
 
     Padding marked by a mask has already been removed. Without a mask, padding is packed and trained like other tokens.
     """
-    found = _padding_of(documents) if documents.source.text is None else None
-    if found is not None:
-        log.warning(
-            "most documents begin or end with several tokens of id %d, which looks like padding and is packed like all "
-            "other tokens: give an attention_mask, or remove it",
-            found,
-        )
+    if documents.source.text is not None:
+        return
+    repeated: Counter[int] = Counter()
+    read = 0
+    for tokens in islice(_documents(documents), _LOOKED_AT):
+        ends = (tokens[:_REPEATED].tolist(), tokens[-_REPEATED:].tolist())
+        ids = [end[0] for end in ends if len(end) == _REPEATED and len(set(end)) == 1]
+        if len(set(ids)) == len(ids):  # otherwise the whole document may consist of one id
+            repeated.update(ids)
+        read += 1
+    for token, count in repeated.most_common(1):
+        if count > max(_MOST * read, _FEWEST):
+            log.warning(
+                "most documents begin or end with several tokens of id %d, which looks like padding and is packed like "
+                "all other tokens: give an attention_mask, or remove it",
+                token,
+            )
 
 
-def say_packed_before(documents: Documents) -> None:
+def _say_packed_before(documents: Documents) -> None:
     """Log the number of documents in the rows of an already packed source, unless each row is one whole document."""
     source, rows = documents.source, documents.source.counts[ROWS]
     count = documents.identity.documents - len(source.rejections.documents)
@@ -86,15 +107,11 @@ _OF_TEXTS = {
 """Warnings by count name of `Encoder.encode`: beginning for one, beginning for several, and the rest of the text."""
 
 
-def warn_of_texts(counts: Mapping[str, int]) -> None:
-    """Log warnings for the problems that were counted while tokenizing texts and chats."""
+def _warn_of_texts(source: Source) -> None:
+    """Log warnings for problems of texts, templates that were replaced, and chat arguments that templates ignore."""
     for name, (one, several, rest) in _OF_TEXTS.items():
-        if count := counts.get(name):
+        if count := source.counts.get(name):
             log.warning("%s %s", one if count == 1 else several.format(count), rest)
-
-
-def warn_of_templates(source: Source) -> None:
-    """Log warnings for chats that a built-in template rendered, and for chat arguments that the template ignores."""
     if source.text is not None and (count := source.counts["stood in"]):
         log.warning(
             "packer's template %s rendered %s of several answers, because the tokenizer's template rewrites earlier "
@@ -139,20 +156,6 @@ def warn_of_rejected(rejections: Rejections) -> None:
         )
 
 
-def _padding_of(documents: Documents) -> int | None:
-    """Return the token id that seems to pad most of the first documents, or None."""
-    repeated: Counter[int] = Counter()
-    read = 0
-    for tokens in islice(_documents(documents), _LOOKED_AT):
-        ends = (tokens[:_REPEATED].tolist(), tokens[-_REPEATED:].tolist())
-        ids = [end[0] for end in ends if len(end) == _REPEATED and len(set(end)) == 1]
-        if len(set(ids)) == len(ids):  # otherwise the whole document may consist of one id
-            repeated.update(ids)
-        read += 1
-    token, count = repeated.most_common(1)[0] if repeated else (0, 0)
-    return token if count > max(_MOST * read, _FEWEST) else None
-
-
 def _documents(documents: Documents) -> Iterator[NDArray[np.integer[Any]]]:
     """Yield the tokens of each document; nothing if only lengths are known."""
     column = documents.table.input_ids
@@ -180,13 +183,6 @@ def write_rejected_list(folder: Output, rejections: Rejections) -> str:
     return file.hexdigest()
 
 
-def with_rejected(totals: Totals, rejections: Rejections) -> Totals:
-    """Count rejected documents under their reasons instead of as empty."""
-    counts = rejections.counts
-    values = totals.with_rejected(sum(counts.values())).values()
-    return Totals(**{**values, "documents_rejected": counts})
-
-
 def with_counts(totals: Totals, documents: Documents) -> Totals:
     """Add the counts made while decoding documents: padding, texts and trees."""
     source, counts = documents.source, documents.source.counts
@@ -201,15 +197,6 @@ def with_counts(totals: Totals, documents: Documents) -> Totals:
         documents_untrained=counts["untrained"],
         documents_by_gigatoken=counts["fast"] or None,
     )
-
-
-def refuse_all_rejected(documents: Documents) -> None:
-    """Raise a SourceError if rejected records leave no tokens to pack."""
-    identity, rejections = documents.identity, documents.source.rejections
-    if identity.tokens or not len(rejections.documents):
-        return
-    others = ", and the others are empty" if identity.documents > len(rejections.documents) else ""
-    raise SourceError(f"nothing is left: of {identity.documents:,} records, {_described(rejections, others)}")
 
 
 def refuse_untrained(rejections: Rejections, tokens: int) -> None:

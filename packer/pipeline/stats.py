@@ -28,6 +28,7 @@ from packer.sources.number_columns import HISTOGRAM, is_histogram
 from packer.stores import RemotePath, any_path
 from packer.stores.hub import has_files, names_hub
 from packer.stores.paths import PathList, expanded, packed_path
+from packer.stores.store import Folder
 
 USUAL_LENGTH = 4096
 """Default number of tokens in a row."""
@@ -83,7 +84,11 @@ class ReportFile:
         command = shlex.join(["packer", *(re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in self.words)])
         made_by = f"packer {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
         _refuse_foreign(self.path)  # again, because packing may have taken days
-        _write(self.path, render_page(figures, made_by=f"{command}\n{made_by}" if self.words else made_by))
+        page = render_page(figures, made_by=f"{command}\n{made_by}" if self.words else made_by)
+        try:
+            Folder(self.path.parent).put(self.path.name, page.encode())
+        except OSError as error:
+            raise PackerError(f"{self.path}: {error.strerror or error}; choose another file") from error
 
 
 def stats(
@@ -119,7 +124,11 @@ def stats(
         "progress": progress,
     }
     if isinstance(source, str | Path) and names_packed(source):
-        _refuse_lengths(source, max_lens)
+        if max_lens and [*max_lens] != [read_manifest(packed_path(source)).options.max_len]:
+            raise PackerError(
+                f"--max-len {','.join(map(str, max_lens))}: {source} is packed, into rows of one length; leave it out, "
+                "or predict other lengths on the dataset that it was packed from"
+            )
         figures = packed_figures(source, decode=page.decoder(), **collecting)
     else:
         values = {**values, "algorithm": "auto"} if by_algorithm else values
@@ -144,15 +153,6 @@ def names_packed(source: str | Path) -> bool:
         return is_packed(any_path(path))
 
 
-def _refuse_lengths(packed: str | Path, max_lens: Sequence[int]) -> None:
-    """Raise a PackerError if `max_lens` differ from the row length of a packed dataset."""
-    if max_lens and [*max_lens] != [read_manifest(packed_path(packed)).options.max_len]:
-        raise PackerError(
-            f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; leave it out, or "
-            "predict other lengths on the dataset that it was packed from"
-        )
-
-
 def _refuse_foreign(path: Path) -> None:
     """Raise a PackerError if the file exists and is not a report."""
     if not os.path.lexists(path):
@@ -164,14 +164,3 @@ def _refuse_foreign(path: Path) -> None:
         raise PackerError(f"--report {path} cannot be read: {error.strerror}; choose another file") from error
     if not is_report:
         raise PackerError(f"--report {path} exists and is not a report of packer: choose another file, or remove it")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file under a temporary name and rename it, so that it is never incomplete."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise PackerError(f"{path}: {error.strerror or error}; choose another file") from error

@@ -16,13 +16,7 @@ from packer.output.claim import claim
 from packer.output.job import Job, Written, name_after, refuse_inside
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Output, OutputKind, Request, difference, names_and_sizes, request_of
-from packer.pipeline.source_warnings import (
-    notes_on,
-    refuse_all_rejected,
-    warn_of_templates,
-    warn_of_texts,
-    write_rejected_list,
-)
+from packer.pipeline.source_warnings import check_documents, notes_on, write_rejected_list
 from packer.progress import Progress
 from packer.shards.files import WrittenFile, changed_since, check_files, shard_name
 from packer.shards.manifest import datasets_files
@@ -157,12 +151,10 @@ def _write(
     spilled = spill_source(opened, folder.spill, folder.watched(progress), engine=engine)
     watch.check()
     documents = read_documents(spilled)
-    warn_of_texts(documents.source.counts)
-    warn_of_templates(documents.source)
+    check_documents(documents)
     identity = documents.identity
     counts, digest = None, None
     if opened.skips:
-        refuse_all_rejected(documents)
         counts, digest = documents.source.rejections.counts, write_rejected_list(folder, documents.source.rejections)
     report = TokenizeReport(
         tokenizer=tokenizer_name(tokenizer),

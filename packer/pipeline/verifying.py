@@ -56,12 +56,7 @@ _SHOWN = 20  # maximum number of faults in the `repr` of a result
 
 
 class Verification(list[str]):
-    """List of the faults of a packed dataset, one sentence each. Unlike other lists, it is true if it is empty.
-
-    Args:
-        folder: packed dataset.
-        faults: sentences.
-    """
+    """List of the faults of a packed dataset, one sentence each. Unlike other lists, it is true if it is empty."""
 
     def __init__(self, folder: AnyPath, faults: Iterable[str]) -> None:
         super().__init__(faults)

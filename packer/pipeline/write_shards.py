@@ -48,7 +48,11 @@ class RowMaker:
             try:
                 yield build_batch(part, own, columns, kept, self.row_format, schema)
             except BadTokenError as bad:
-                raise SourceError(self._explain(bad, columns, part, own)) from bad
+                document, start, length = part.values[bad.segment].tolist()
+                values = columns[bad.column].values_at(int(own[bad.segment]), start, length)
+                label, largest = bad.column == "labels", self.row_format.largest_id
+                fault = self.documents.value_fault(document, start, values, label=label, largest=largest)
+                raise SourceError(f"{fault}; {REMEDY}") from bad
 
     def _read(self, rows: LocatedRows) -> tuple[TokenColumns, NDArray[np.int64]]:
         """Return (columns with the values of the rows' segments in memory, index of each segment's list in them)."""
@@ -63,13 +67,6 @@ class RowMaker:
         lists, extra = np.unique(rows.documents), self.documents.table.extra
         return KeptValues(lists=lists, values={name: extra[name].at(lists) for name in self.row_format.kept})
 
-    def _explain(self, bad: BadTokenError, columns: TokenColumns, rows: LocatedRows, lists: NDArray[np.int64]) -> str:
-        """Return a message with the document, the position and the value that is not a token id."""
-        document, start, length = rows.values[bad.segment].tolist()
-        values = columns[bad.column].values_at(int(lists[bad.segment]), start, length)
-        label, largest = bad.column == "labels", self.row_format.largest_id
-        return f"{self.documents.value_fault(document, start, values, label=label, largest=largest)}; {REMEDY}"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardMaker(RowMaker):
@@ -82,17 +79,12 @@ class ShardMaker(RowMaker):
 
     def batches_of(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of a shard in order, each with its counts."""
-        return self.batches(self._rows(shard))
-
-    def _rows(self, shard: int) -> LocatedRows:
-        """Return the rows of a shard in the order in which to write them."""
         rows = self.plan.rows(shard)
-        if self.ranks is None:
-            return rows
-        squares = np.append(0, np.cumsum(rows.lengths**2))
-        first = int(self.plan.shard_starts[shard])
-        order = order_for_readers(np.diff(squares[rows.row_starts]), first=first, ranks=self.ranks)
-        return rows.chosen(order)
+        if self.ranks is not None:
+            squares = np.append(0, np.cumsum(rows.lengths**2))
+            first = int(self.plan.shard_starts[shard])
+            rows = rows.chosen(order_for_readers(np.diff(squares[rows.row_starts]), first=first, ranks=self.ranks))
+        return self.batches(rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from packer.shards.located_rows import LocatedRows, is_segment
 from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.reader import check_size, open_shard, read_manifest, read_rejected
 from packer.shards.row_checks import documents_fault, rows_fault, sharing_fault
-from packer.shards.writer import Counts
+from packer.shards.writer import Counts, ids_in
 from packer.signals import CURRENT_TASK
 from packer.stores import AnyPath
 from packer.stores.local_files import local_copy
@@ -121,7 +121,6 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
             fault = (
                 _tokens_fault(batch, segments, manifest)
                 or _kept_fault(batch, manifest)
-                or _weights_fault(batch)
                 or documents_fault(segments, manifest)
             )
         if segments is None or fault is not None:
@@ -171,7 +170,7 @@ def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) ->
     elif "labels" in batch.schema.names:
         places = segments.places(options.align, options.max_len)
         trained = count_trained(places, as_numpy(batch["labels"].flatten()))
-    return Counts.of(batch, segments, trained)
+    return Counts.of(segments, trained, ids_in(batch).values())
 
 
 def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> str | None:
@@ -204,18 +203,13 @@ def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manife
 
 
 def _kept_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Describe the first padding tail with a wrong value in a kept column. Returns None if there is none."""
+    """Describe the first wrong value of padding in a kept column, or the first wrong weight. Returns None if valid."""
     padding = ~is_segment(batch)
     for name in manifest.options.kept if padding.any() else ():
         found = batch[name].values.filter(as_arrow(padding))
         is_number = is_numeric(found.type) or pa.types.is_boolean(found.type)
         if found.null_count < len(found) if not is_number else found.null_count or as_numpy(found).any():
             return f"{name} is not {'0' if is_number else 'null'} at padding"
-    return None
-
-
-def _weights_fault(batch: pa.RecordBatch) -> str | None:
-    """Return a sentence if a weight is no weight. Returns None if valid."""
     if LOSS_WEIGHTS in batch.schema.names:
         values = as_numpy(batch[LOSS_WEIGHTS].flatten())
         if not ((values >= 0) & np.isfinite(values)).all():
@@ -271,18 +265,8 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 
     The checksum of the manifest covers all other contradictions.
     """
-    largest_id = int(manifest.shards.column("largest_id").max())
-    named = ("rows", "tokens", "trained", "untrained_segments", "trained_later")
-    sums = {name: int(manifest.shards.column(name).sum()) for name in named}
-    counted = {
-        "rows": sums["rows"],
-        "tokens_packed": sums["tokens"],
-        "tokens_trained": sums["trained"],
-        "segments_untrained": sums["untrained_segments"],
-        "tokens_trained_later": sums["trained_later"],
-        "largest_id": None if largest_id < 0 else largest_id,
-        "efficiency": sums["tokens"] / (sums["rows"] * manifest.max_len),
-    }
+    rows, tokens = (int(manifest.shards.column(name).sum()) for name in ("rows", "tokens"))
+    counted = {"rows": rows, "efficiency": tokens / (rows * manifest.max_len), **manifest.shards.totals()}
     yield from differences(manifest.totals, counted, "the shards")
     for name, content in manifest.small_files().items():
         path = folder / name

@@ -211,9 +211,15 @@ def dataset_key(manifest: Manifest) -> str:
 
 
 _DIGITS = 32  # hexadecimal digits of a hash
-_LEAST = {"rows": 1, "largest_id": -1} | dict.fromkeys(
-    ("tokens", "trained", "untrained_segments", "trained_later", "bytes"), 0
-)
+_SUMMED = {
+    "tokens_packed": "tokens",
+    "tokens_trained": "trained",
+    "segments_untrained": "untrained_segments",
+    "tokens_trained_later": "trained_later",
+}
+"""Fields of `ShardEntry` by the names of totals that are their sums."""
+
+_LEAST = {"rows": 1, "largest_id": -1} | dict.fromkeys((*_SUMMED.values(), "bytes"), 0)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -258,6 +264,12 @@ class ShardTable:
     def column(self, name: str) -> NDArray[np.int64]:
         """Return a numeric field of all entries."""
         return self._columns[name]
+
+    def totals(self) -> dict[str, int | None]:
+        """Return the counts of all shards, by the names of totals in a manifest."""
+        largest_id = int(self._columns["largest_id"].max())
+        sums = {total: int(self._columns[name].sum()) for total, name in _SUMMED.items()}
+        return {**sums, "largest_id": None if largest_id < 0 else largest_id}
 
     def __len__(self) -> int:
         return len(self.hashes)

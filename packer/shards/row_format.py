@@ -117,13 +117,9 @@ class RowFormat:
 
     def batches(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield (first row, last row + 1) of each record batch of a shard. An index has the same record batches."""
-        for first in range(0, rows, self.batch_rows):
-            yield first, min(first + self.batch_rows, rows)
-
-    @property
-    def batch_rows(self) -> int:
-        """Number of rows in a record batch; the last batch of a shard may have fewer."""
-        return self.rows_in(_BATCH_BYTES)
+        size = self.rows_in(_BATCH_BYTES)
+        for first in range(0, rows, size):
+            yield first, min(first + size, rows)
 
 
 def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -51,9 +51,11 @@ class Counts(NamedTuple):
     """Largest token id or label, with padding; -1 in an index, whose tokens are not read."""
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, rows: LocatedRows, trained: NDArray[np.integer[Any]] | None) -> Counts:
-        """Return the counts of rows, given their record batch, segments and, if known, numbers of trained tokens."""
-        largest_id = max((int(values.max()) for values in _ids_in(batch).values()), default=-1)
+    def of(
+        cls, rows: LocatedRows, trained: NDArray[np.integer[Any]] | None, ids: Iterable[NDArray[np.int32]]
+    ) -> Counts:
+        """Return the counts of rows, given the trained tokens of each segment, if known, and all tokens and labels."""
+        largest_id = max((int(values.max()) for values in ids), default=-1)
         tokens = int(rows.lengths.sum())
         if trained is None:
             return cls(tokens, largest_id=largest_id)
@@ -66,7 +68,7 @@ class Counts(NamedTuple):
         return sums._replace(largest_id=max(self.largest_id, other.largest_id))
 
 
-def _ids_in(batch: pa.RecordBatch) -> dict[str, NDArray[np.int32]]:
+def ids_in(batch: pa.RecordBatch) -> dict[str, NDArray[np.int32]]:
     """Return tokens and labels of a record batch, each of shape (rows * max_len,); none of an index."""
     names = {TREE_INPUT_IDS: "input_ids", "input_ids": "input_ids", "labels": "labels"}
     return {names[each]: as_numpy(batch[each].values) for each in batch.schema.names if each in names}
@@ -122,10 +124,13 @@ def build_batch(
         arrays, trained = _token_arrays(rows, lists, source, row_format)
     arrays += _segment_arrays(rows, kept, row_format)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    counts = Counts.of(batch, rows, trained)
+    ids = ids_in(batch)
+    if "labels" not in source:
+        ids.pop("labels", None)  # they are tokens
+    counts = Counts.of(rows, trained, ids.values())
     if counts.largest_id > row_format.largest_id:
         places = rows.places(row_format.align, row_format.max_len)
-        for name, values in _ids_in(batch).items():
+        for name, values in ids.items():
             for at in np.flatnonzero(values > row_format.largest_id)[:1]:
                 raise BadTokenError(name, int(np.searchsorted(places, at, side="right")) - 1)
     return batch, counts
@@ -150,15 +155,14 @@ def token_columns(
 ) -> dict[str, NDArray[Any]]:
     """Copy the per-token values of consecutive rows. Returns new arrays of shape (tokens,), by column.
 
+    For errors see `copy_checked`.
+
     Args:
         spans: segments in the source, and their places in the rows.
         gaps: places in the rows without a token.
         seq_lengths: extents of segments and lengths of padding tails, in order; they sum to the places in the rows.
         source: columns to copy from, by their names in the rows.
         row_format: columns of the rows.
-
-    Raises:
-        BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
     size = int(seq_lengths.sum())
     columns: dict[str, NDArray[Any]] = {}
