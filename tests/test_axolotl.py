@@ -130,6 +130,13 @@ def test_rope_by_the_longest_document_is_refused_under_context_parallelism():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_model_that_lacks_ids_of_the_rows_is_refused(train, tmp_path):
+    padded = make_example(tmp_path / "padded", make_source("masked prompts"), add_column=[], pad_id=VOCABULARY)
+    with pytest.raises(PackerError, match=f"the rows hold the id {VOCABULARY}, and the embedding of LlamaForCausalLM"):
+        train(packed=padded.packed)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -6,10 +6,14 @@
 Other trainers name a module of this package in their configuration; `packer pack --for TRAINER` prints how. A packed
 dataset is a path, a list of paths, or paths with weights, as `packer.load` takes them.
 
-    guard.py opens datasets, and refuses settings of a trainer that would mix documents hf_and_trl.py the Hugging Face
-    Trainer and TRL's SFTTrainer, and the loss of a step in both of them axolotl.py a plugin torchtitan.py torchtitan's
-    configurations, and its data loaders before and after version 0.3 automodel.py a dataset and a collator for NeMo
-    Automodel ms_swift/ a plugin olmo_core.py a dataset of its configuration verl.py a dataset for its SFT trainer
+    guard.py        opens datasets, and refuses settings and models that do not fit them
+    hf_and_trl.py   the Hugging Face Trainer and TRL's SFTTrainer, and the loss of a step in both
+    axolotl.py      a plugin
+    torchtitan.py   its configurations, and its data loaders before and after version 0.3
+    automodel.py    a dataset and a collator for NeMo Automodel
+    ms_swift/       a plugin
+    olmo_core.py    a dataset of its configuration
+    verl.py         a dataset for its SFT trainer
 
 A module for a trainer imports the trainer. Importing this package imports nothing.
 """

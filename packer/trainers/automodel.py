@@ -30,11 +30,7 @@ class Row(dict[str, Any]):
     """A row, or its columns. Code other than `collate` that reads it gets an error with the remedy."""
 
     def __missing__(self, name: object) -> Any:
-        """Raise a PackerError, because other code tries to pack the row again or to collate it without boundaries.
-
-        Raises:
-            PackerError: always.
-        """
+        """Raise a PackerError, because other code tries to pack the row again or to collate it without boundaries."""
         raise PackerError(
             "Automodel would ignore the boundaries of documents: set packed_sequence.prepacked to true and "
             f"dataloader.collate_fn to {__name__}.{collate.__name__}"
@@ -85,9 +81,5 @@ def collate(rows: list[Row]) -> dict[str, Any]:
 
 
 def dataset(packed: PackedPaths) -> PrepackedRows:
-    """Return the rows of a packed dataset: a path, a list of paths, or paths with weights.
-
-    Raises:
-        PackerError: the dataset cannot be opened.
-    """
+    """Return the rows of a packed dataset: a path, a list of paths, or paths with weights; errors as `open_rows`."""
     return PrepackedRows(open_rows(packed))

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
 from packer.loader.batch_formats import HFBatch
+from packer.loader.dataset import PackedDataset
 from packer.loader.row_tokens import LossWeights
-from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_adapters, check_loss, check_settings, open_rows
+from packer.trainers.guard import READS_IN_ORDER, REPACKS, check_loss, check_model, check_settings, open_rows
 
 if TYPE_CHECKING:
     from axolotl.common.datasets import TrainDatasetMeta
@@ -78,6 +79,8 @@ class Collator(HFBatch):
 class PackedPlugin(BasePlugin):
     """Trains rows of `packed_dataset`. Refuses settings that would mix documents."""
 
+    _datasets: tuple[PackedDataset, ...] = ()
+
     def register(self, cfg: Any) -> None:
         """Check the settings before Axolotl validates them, and set the rows as `datasets`, which Axolotl requires."""
         check_settings("Axolotl", cfg, _RULES)
@@ -106,7 +109,8 @@ class PackedPlugin(BasePlugin):
         check_settings("Axolotl", cfg, {"attn_implementation": _RULES["attn_implementation"]})  # of older names, too
         rows, path = open_rows(_plain(cfg.packed_dataset), weights=True), _plain(cfg.packed_eval_dataset)
         evaluation = open_rows(path, weights=True) if path else None
-        check_loss(cfg.packed_loss, *(each for each in (rows, evaluation) if each is not None))
+        self._datasets = (rows,) if evaluation is None else (rows, evaluation)
+        check_loss(cfg.packed_loss, *self._datasets)
         steps = math.ceil(len(rows) * cfg.num_epochs / cfg.batch_size)
         return TrainDatasetMeta(
             train_dataset=as_datasets(rows),
@@ -129,11 +133,11 @@ class PackedPlugin(BasePlugin):
         return [] if _has_context_parallelism(cfg) else [PackedAttention(always=False)]
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        """Let the trainer compute a loss by weights, over all batches of a step. Refuse models that mix documents."""
+        """Refuse models that do not fit the rows. Let the trainer compute a loss by weights, over a whole step."""
         from packer.attention.transformers_hook import rope_limit
         from packer.trainers.hf_and_trl import WEIGHTED, WEIGHTED_RULES, StepLoss
 
-        check_adapters(trainer.model)
+        check_model(trainer.model, *self._datasets)
         if _has_context_parallelism(cfg) and rope_limit(trainer.model.config.get_text_config()) is not None:
             raise PackerError(
                 "the model derives the frequencies of RoPE from the longest document, of which a process sees only "

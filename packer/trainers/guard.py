@@ -28,8 +28,7 @@ READS_IN_ORDER = "rows must be shuffled, because those of a shard may be alike"
 def open_rows(packed: PackedPaths, *, trees: bool = False, weights: bool = False) -> PackedDataset:
     """Open a packed dataset for a trainer. `trees` and `weights` say whether it trains them.
 
-    Raises:
-        PackerError: as `packer.load`; the rows have no tokens; or they have trees or weights that it does not train.
+    Raises a PackerError as `packer.load`, for rows without tokens, and for trees or weights that it does not train.
     """
     if isinstance(packed, str) and packed.lstrip()[:1] in ("[", "{"):
         packed = json.loads(packed)
@@ -44,14 +43,14 @@ def open_rows(packed: PackedPaths, *, trees: bool = False, weights: bool = False
             "the rows have weights of the loss, which this trainer ignores: remove them from the source, or use your "
             "own loop, Lightning, the Hugging Face Trainer, TRL's SFTTrainer, Axolotl, ms-swift or verl"
         )
-    if not {"input_ids", TREE_INPUT_IDS} & _columns(dataset):
+    if not {"input_ids", TREE_INPUT_IDS} & dataset.datasets[0].columns:
         raise PackerError("the rows have no tokens (--index-only): pack without this option")
     return dataset
 
 
 def has_trees(dataset: PackedDataset) -> bool:
-    """Return whether documents share tokens in the rows."""
-    return TREE_INPUT_IDS in _columns(dataset)
+    """Return whether documents share tokens in the rows. Combined datasets all have the same token columns."""
+    return TREE_INPUT_IDS in dataset.datasets[0].columns
 
 
 def check_loss(loss: LossWeights | None, *datasets: PackedDataset) -> None:
@@ -70,16 +69,10 @@ def are_ordered(dataset: PackedDataset) -> bool:
     return not isinstance(dataset, CombinedDataset) and dataset.manifest.options.balance_ranks is not None
 
 
-def _columns(dataset: PackedDataset) -> set[str]:
-    """Return the columns that the manifest promises. Combined datasets all have the same token columns."""
-    return dataset.datasets[0].columns
-
-
 def labels_as_mask(trainer: str, tokens: Any, labels: Any) -> Any:
     """Return which tokens are trained, for a trainer that takes labels from the tokens; arrays or tensors, shape (T,).
 
-    Raises:
-        PackerError: a label is neither its token nor -100.
+    Raises a PackerError if a label is neither its token nor -100.
     """
     trained = labels != NO_LOSS
     if not (tokens == labels)[trained].all():
@@ -88,12 +81,9 @@ def labels_as_mask(trainer: str, tokens: Any, labels: Any) -> Any:
 
 
 def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
-    """Refuse the first setting of a trainer whose value would mix documents. settings: an object or a mapping.
+    """Raise a PackerError for the first setting of a trainer whose value would mix documents.
 
-    A setting that is None, or that the trainer does not have, is accepted.
-
-    Raises:
-        PackerError: with the setting's name and value, what it would do, and the value to use.
+    A setting that is None, or that the trainer does not have, is accepted. settings: an object or a mapping.
     """
     for name, (allowed, effect) in rules.items():
         found = settings
@@ -104,26 +94,24 @@ def check_settings(trainer: str, settings: Any, rules: Rules) -> None:
             raise PackerError(f"{name} of {trainer} is {found}: {effect}; {remedy}")
 
 
-def check_adapters(model: Any) -> None:
-    """Raise a PackerError if a PEFT adapter mixes the documents of a row, or works only in one of them."""
+def check_model(model: Any, *datasets: PackedDataset) -> None:
+    """Raise a PackerError if a model does not fit the rows of the datasets, with which it is trained.
+
+    A PEFT adapter may mix the documents of a row, or work only in one of them. The embedding may lack an id that the
+    rows hold, or are padded with.
+    """
     for config in (getattr(model, "peft_config", None) or {}).values():
         if getattr(config, "is_prompt_learning", False):
             kind = getattr(config.peft_type, "value", config.peft_type)
             effect = "its virtual tokens begin a row, not each document, and documents would see each other"
         elif getattr(config, "alora_invocation_tokens", None):
-            kind, effect = (
-                "activated LoRA (alora_invocation_tokens)",
-                "it is active only from the last invocation tokens of a row on",
-            )
+            kind = "activated LoRA (alora_invocation_tokens)"
+            effect = "it is active only from the last invocation tokens of a row on"
         else:
             continue
         raise PackerError(
             f"the model has an adapter of type {kind}: {effect}; take LoRA, or train on documents that are not packed"
         )
-
-
-def check_embedding(model: Any, *datasets: PackedDataset) -> None:
-    """Raise a PackerError if rows hold an id, or are padded with one, that the embedding of a model does not have."""
     ids = getattr(model.get_input_embeddings(), "num_embeddings", sys.maxsize)
     for each in (one for dataset in datasets for one in dataset.datasets):
         largest = max(each.manifest.totals.largest_id or 0, each.pad_id)

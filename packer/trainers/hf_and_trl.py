@@ -27,9 +27,8 @@ from packer.trainers.guard import (
     REPACKS,
     PackedPaths,
     are_ordered,
-    check_adapters,
-    check_embedding,
     check_loss,
+    check_model,
     check_settings,
     has_trees,
     open_rows,
@@ -201,8 +200,7 @@ class PackedAttention(TrainerCallback):
         """Switch the attention."""
         from packer.attention import use
 
-        check_adapters(parts["model"])
-        check_embedding(parts["model"], *self._datasets)
+        check_model(parts["model"], *self._datasets)
         model = _without_adapter(parts["model"])
         own = model.config.get_text_config()._attn_implementation
         if own.startswith("ringmaster"):
@@ -214,9 +212,7 @@ class PackedAttention(TrainerCallback):
             self._own = (model, own)
             use(model)
 
-    def on_train_begin(self, *_: Any, **parts: Any) -> None:
-        """Switch the attention again, because an earlier training may have ended."""
-        self.on_init_end(**parts)
+    on_train_begin = on_init_end  # an earlier training may have ended
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Restore the model's own attention, for `generate`; not for trees, whose evaluation needs packer's."""

@@ -35,11 +35,7 @@ class PackedInstances(NumpyFSLDatasetBase):
         super().__init__(str(packed), sequence_length=sequence_length, **tokenizer)
 
     def prepare(self) -> None:
-        """Check the parallelism of the job, which is known when OLMo-core prepares the data of its loader.
-
-        Raises:
-            PackerError: several processes share the tokens of a row.
-        """
+        """Raise a PackerError if several processes share the tokens of a row. OLMo-core calls this before training."""
         mesh = get_world_mesh()
         if mesh is not None and MeshDimName.cp in (mesh.mesh_dim_names or ()):
             raise PackerError(
@@ -72,11 +68,7 @@ class Packed(NumpyFSLDatasetConfig):
     """Path of the packed dataset, a list of paths, or paths with weights."""
 
     def build(self) -> PackedInstances:
-        """Open the rows.
-
-        Raises:
-            PackerError: the dataset cannot be opened, or `sequence_length` is not its number of tokens per row.
-        """
+        """Open the rows. Raises a PackerError if `sequence_length` is not their number of tokens, or as `open_rows`."""
         ids = {name: getattr(self.tokenizer, name) for name in ("pad_token_id", "eos_token_id", "vocab_size")}
         rows = PackedInstances(self.packed, self.sequence_length, **ids)
         if self.work_dir is not None:

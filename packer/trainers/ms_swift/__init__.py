@@ -55,11 +55,7 @@ _WEIGHTED_RULES: Rules = {
 
 
 def check_args(args: Any) -> None:
-    """Refuse settings that would mix documents, or that read rows in order if they were packed for shuffling.
-
-    Raises:
-        PackerError: with the setting, in one line; or a packed dataset cannot be opened.
-    """
+    """Refuse settings that would mix documents, or that read rows in order if they were packed for shuffling."""
     if isinstance(args, RLHFArguments):
         raise PackerError(_ELSEWHERE)
     check_settings("ms-swift", args, _RULES)
@@ -76,8 +72,7 @@ def check_args(args: Any) -> None:
 def cached_rows(args: Any) -> tuple[list[Any], list[Any]]:
     """Return the rows for training and evaluation, instead of ms-swift's own cached datasets.
 
-    Raises:
-        PackerError: a dataset cannot be opened, or a command other than sft and pt trains.
+    Raises a PackerError if a dataset cannot be opened, or if a command other than sft and pt trains.
     """
     if not isinstance(args, SftArguments):
         raise PackerError(_ELSEWHERE)
