@@ -25,7 +25,6 @@ from packer.json_records import REJECTED
 from packer.options import PackOptions, ReadOptions, byte_size, values_of
 from packer.plain_text import count_of, duration_and_compiling, fewest, percent, render_table, rounded
 from packer.progress import progress_bars
-from packer.stores import any_path
 from packer.stores.paths import local_output
 
 if TYPE_CHECKING:
@@ -237,22 +236,10 @@ Lines without a number are left out. Indented lines are left out if the number i
 
 def pack_summary(written: Written[Manifest], took: str) -> Iterator[str]:
     """Yield the number of rows, and what happened to every document and token, without zeros."""
-    manifest, output = written.record, str(written.output)
-    yield from _rows_summary(manifest, output, took)
-    use = ""
-    if manifest.options.lengths_column is not None:
-        use = f"; packer.rows({output!r}) has the documents of each row"
-    elif manifest.options.index_only:
-        use = f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
-    elif manifest.options.has_trees:
-        use = ' with trees: train only with format="tree"; other trainers do not know them'
-    yield f"Written to {output}{use}"
-
-
-def _rows_summary(manifest: Manifest, output: str, took: str) -> Iterator[str]:
     from packer.shards.files import holdout_of
     from packer.shards.manifest import is_packed
 
+    manifest, output = written.record, str(written.output)
     options, totals, source = manifest.options, manifest.totals, manifest.source
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.rows, "row")
     yield f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {took}"
@@ -273,12 +260,20 @@ def _rows_summary(manifest: Manifest, output: str, took: str) -> Iterator[str]:
     # How text was tokenized, and which of its tokens are trained.
     if source.text is not None:
         yield f"Tokenized with {options.tokenizer}, {_text_identity(source.text)}"
-    if options.holdout is not None and is_packed(
-        held_out := holdout_of(any_path(output), is_holdout=options.is_holdout)
-    ):
+    if options.holdout is not None and is_packed(held_out := holdout_of(written.output, is_holdout=options.is_holdout)):
         yield f"Documents that are {'not ' if options.is_holdout else ''}held out are in {held_out}"
     if totals.documents_rejected:
-        yield f"Rejected records are listed in {any_path(output) / REJECTED}"
+        yield f"Rejected records are listed in {written.output / REJECTED}"
+
+    # How the rows are used.
+    use = ""
+    if options.lengths_column is not None:
+        use = f"; packer.rows({output!r}) has the documents of each row"
+    elif options.index_only:
+        use = f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
+    elif options.has_trees:
+        use = ' with trees: train only with format="tree"; other trainers do not know them'
+    yield f"Written to {output}{use}"
 
 
 def export_summary(written: Written[Export], took: str) -> Iterator[str]:

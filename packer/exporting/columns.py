@@ -133,10 +133,8 @@ def megatron_metadata(dataset: PackedDataset, files: list[str]) -> Mapping[str, 
         is_real = doc_ids != PADDING
         inputs = np.where(is_real, extents - left_out, 0)
         most = max(most, int(np.add.reduceat(is_real, offsets[:-1], dtype=np.int64).max()))
-        longest, shortest = (
-            max(longest, int(inputs.max())),
-            min(shortest, int(np.add.reduceat(inputs, offsets[:-1]).min())),
-        )
+        longest = max(longest, int(inputs.max()))
+        shortest = min(shortest, int(np.add.reduceat(inputs, offsets[:-1]).min()))
     found = {"max_samples_per_bin": most, "dataset_max_seqlen": longest, "min_packed_seqlen": shortest}
     return {"_packing_metadata": (json.dumps([found]) + "\n").encode()}
 

@@ -16,9 +16,6 @@ class DocumentRows(Sequence[list[Segment]]):
     """Documents of each row of a packed dataset: `rows[0]` is [(doc_id, start, length), ...].
 
     With several datasets, segments are (doc_id, start, length, source).
-
-    Args:
-        dataset: packed dataset, copied or index-only.
     """
 
     def __init__(self, dataset: PackedDataset) -> None:
@@ -29,10 +26,8 @@ class DocumentRows(Sequence[list[Segment]]):
 
     @overload
     def __getitem__(self, index: int) -> list[Segment]: ...
-
     @overload
     def __getitem__(self, index: slice) -> list[list[Segment]]: ...
-
     def __getitem__(self, index: int | slice) -> list[Segment] | list[list[Segment]]:
         if isinstance(index, slice):
             return [segments_in(self.dataset[row]) for row in range(*index.indices(len(self)))]
@@ -47,8 +42,7 @@ class DocumentRows(Sequence[list[Segment]]):
             loader = DataLoader(examples, batch_sampler=rows.batch_sampler(global_batch=8), collate_fn=...)
 
         calls `examples[[(doc_id, start, length), ...]]` for each row of a batch. Without `drop_last`, some batches of
-        the
-        last step of an epoch may be empty.
+        the last step of an epoch may be empty.
 
         Args:
             global_batch: rows per optimizer step, over all ranks and accumulated batches.

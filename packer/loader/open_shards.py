@@ -93,10 +93,18 @@ class OpenShard:
         return (self._views[number] or self.view(number)).row(index - self._starts[number])
 
     def view(self, number: int) -> ColumnViews:
-        """Return the columns of a record batch."""
+        """Return the columns of a record batch, which is checked at first."""
         views = self._views[number]
         if views is None:
-            views = self._views[number] = _views_of(self.batch(number))
+            self._check_size()
+            arrays = {name: self._table[name].chunk(number) for name in self._table.column_names}
+            if len({len(array) for array in arrays.values()}) > 1:
+                raise PackerError(
+                    f"{self._path}: the columns of a record batch are of different lengths; restore it, or pack again"
+                )
+            batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+            check_batch(batch, self._path, self._manifest)
+            views = self._views[number] = _views_of(batch)
         return views
 
     def _check_size(self) -> None:
@@ -111,18 +119,6 @@ class OpenShard:
                 f"{self._path} became shorter while it was open: it has {found.st_size:,} bytes, the manifest says "
                 f"{self._bytes:,}; restore it, or pack again to another folder"
             )
-
-    def batch(self, number: int) -> pa.RecordBatch:
-        """Return a record batch."""
-        self._check_size()
-        arrays = {name: self._table[name].chunk(number) for name in self._table.column_names}
-        if len({len(array) for array in arrays.values()}) > 1:
-            raise PackerError(
-                f"{self._path}: the columns of a record batch are of different lengths; restore it, or pack again"
-            )
-        batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-        check_batch(batch, self._path, self._manifest)
-        return batch
 
 
 OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]

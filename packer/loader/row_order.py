@@ -168,20 +168,14 @@ class LaneOrder:
         if epoch not in self._lanes:
             self._lanes = {kept: self._lanes[kept] for kept in (epoch - 1, epoch + 1) if kept in self._lanes}
             key = None if self.seed is None else key_of(self.seed, LANE_ROWS, epoch)
-            own, dealt = self.lanes // self.world_size, self._dealt_ranges(epoch)
+            own, dealt = self.lanes // self.world_size, self.shard_ranges(epoch)
+            if self.seed is not None:
+                dealt = dealt[np.argsort(hashes_of(key_of(self.seed, LANES, 0), dealt[:, 0]), kind="stable")]
             ranges = (
                 self._ranges_of_lane(dealt, epoch, number) for number in range(self.rank * own, (self.rank + 1) * own)
             )
             self._lanes[epoch] = [Lane(each, window=self.window, key=key) for each in ranges]
         return self._lanes[epoch]
-
-    def _dealt_ranges(self, epoch: int) -> NDArray[np.int64]:
-        """Return the shards of an epoch in the order in which they are dealt to lanes."""
-        ranges = self.shard_ranges(epoch)
-        if self.seed is None:
-            return ranges
-        keys = hashes_of(key_of(self.seed, LANES, 0), ranges[:, 0])
-        return ranges[np.argsort(keys, kind="stable")]
 
     def _ranges_of_lane(self, dealt: NDArray[np.int64], epoch: int, number: int) -> NDArray[np.int64]:
         """Return the ranges of shards in a lane, in the order of an epoch, as `Lane` expects them."""

@@ -283,7 +283,9 @@ class Figures:
             ["segments", f"{self.segments:,}", "documents, and segments of split ones"],
             ["tokens", f"{self.tokens:,}", f"the rows are {percent(self.totals.efficiency)} full"],
             ["padding", percent(self.padding.packed), padding],
-            *row_facts(rows),
+            ["mixed", f"{rows.within_row_share:.2f}", MIXED],
+            ["attention", percent(rows.attention_share), "of the work of a 7B model"],
+            ["largest", f"{rows.work_peak:.2f}", "times the mean: the work of the row that has most"],
         ]
         if isinstance(self.totals, Totals):
             largest = self.totals.largest_id
@@ -305,15 +307,6 @@ def named(record: object, *names: str) -> dict[str, object]:
 
 MIXED = "0 if a row has documents of one length, 1 if of all lengths"
 """Legend of `RowFigures.within_row_share`."""
-
-
-def row_facts(rows: RowFigures) -> list[list[str]]:
-    """Return table lines (name, value, note) about the mixing of rows and the work of attention."""
-    return [
-        ["mixed", f"{rows.within_row_share:.2f}", MIXED],
-        ["attention", percent(rows.attention_share), "of the work of a 7B model"],
-        ["largest", f"{rows.work_peak:.2f}", "times the mean: the work of the row that has most"],
-    ]
 
 
 def render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
@@ -344,15 +337,11 @@ def render_epoch(epoch: Epoch) -> str:
             ["  optimizer steps", f"{epoch.steps:,}", f"{epoch.packed_steps:,}"],
         ]
     )
-    return f"{table}\n{_advice(epoch)}"
-
-
-def _advice(epoch: Epoch) -> str:
-    """Return a sentence that recommends a number of packed rows per step."""
-    if epoch.packed_documents_per_step > 1.5 * epoch.documents_per_step:
-        return "A single row holds more: adapt the learning rate, or pack into shorter rows."
     rows = count_of(epoch.packed_rows_per_step, "packed row")
-    return f"Train with {rows} per step to keep the documents per step."
+    advice = f"Train with {rows} per step to keep the documents per step."
+    if epoch.packed_documents_per_step > 1.5 * epoch.documents_per_step:
+        advice = "A single row holds more: adapt the learning rate, or pack into shorter rows."
+    return f"{table}\n{advice}"
 
 
 def render_waiting(waiting: Waiting) -> str:

@@ -183,7 +183,7 @@ def padding_ratios(histogram: NDArray[np.int64], rows: int) -> Padding:
     segments, it is 1 - tokens / (q B E[longest of B] + r E[longest of r]).
     """
     max_len = len(histogram) - 1
-    tokens = tokens_of(histogram)
+    tokens = int(histogram @ np.arange(len(histogram)))
     segments = int(histogram.sum())
     longest = expected_longest(histogram, max(BATCH_SIZES))
 
@@ -230,11 +230,6 @@ def sorted_total(histogram: NDArray[np.int64], size: int) -> int:
     missing = int(begun[-1]) * size - int(ends[-1])
     last = int(lengths[np.searchsorted(begun, begun[-1])])  # longest segment of the last batch
     return size * int(np.diff(begun, prepend=0) @ lengths) - missing * last
-
-
-def tokens_of(histogram: NDArray[np.int64]) -> int:
-    """Return the number of tokens in all segments of a histogram."""
-    return int(histogram @ np.arange(len(histogram)))
 
 
 def _ratio(tokens: int, total: float) -> float:
@@ -314,11 +309,6 @@ class RowFigures:
     """Numbers for each row; None if they were not kept."""
 
     @property
-    def segments(self) -> int:
-        """Number of segments in all rows."""
-        return int(self.histogram.sum())
-
-    @property
     def keys_per_token(self) -> float:
         """Average number of keys that a token attends to."""
         return (self.attention + self.tokens) / 2 / self.tokens
@@ -354,8 +344,7 @@ class RowSums:
         """Add rows. Row r has the segments row_starts[r]:row_starts[r + 1], at least one.
 
         lengths: tokens of each segment, at least 1. starts: index of each segment's first token in its document; None
-        if all are 0. counts: number of rows like each of these; None if there is one, as where
-        `keeps_rows` is set.
+        if all are 0. counts: number of rows like each of these; None if there is one, as where `keeps_rows` is set.
         """
         rows = len(row_starts) - 1
         if rows < 1:

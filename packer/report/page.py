@@ -134,16 +134,8 @@ def opening(figures: Figures) -> str:
 
 def cards(figures: Figures) -> list[Card]:
     """Return cards about the effect of packing on rows, on tokens, and on the compute of an epoch."""
-    return [
-        _rows_card(figures),
-        _tokens_card(figures.totals, figures.shared_tokens, has_labels=figures.options.labels),
-        _compute_card(figures),
-    ]
-
-
-def _rows_card(figures: Figures) -> Card:
     padding, bound = figures.padding, fewest(figures.rows, figures.totals.lower_bound)
-    return Card(
+    rows = Card(
         name=f"Rows of {figures.max_len:,} tokens",
         value=f"{figures.epoch.rows:,} {ARROW} {figures.rows:,}",
         lines=(
@@ -151,15 +143,18 @@ def _rows_card(figures: Figures) -> Card:
             f"{bound[0].upper()}{bound[1:]}.",
         ),
     )
+    tokens = _tokens_card(figures.totals, figures.shared_tokens, has_labels=figures.options.labels)
+    return [rows, tokens, _compute_card(figures)]
 
 
 def _compute_card(figures: Figures) -> Card:
     padding, before = figures.padding, figures.epoch.rows
     longest = padding.batch_longest[BATCH]
     times = padding.speedup(longest)
+    named = f"{rounded(max(times, 1 / times))} times {'less' if times > 1 else 'more'}"
     return Card(
         name="Compute of an epoch",
-        value=f"{_times(times)} {'less' if times > 1 else 'more'}" if _differ(times) else "about the same",
+        value=named if _differ(times) else "about the same",
         lines=(
             f"Random batches of {BATCH}, padded to their longest document, have {share(longest)} padding.",
             f"Steps of {BATCH} rows: {-(-before // BATCH):,} {ARROW} {-(-figures.rows // BATCH):,}.",
@@ -170,10 +165,6 @@ def _compute_card(figures: Figures) -> Card:
 def _differ(times: float) -> bool:
     """Whether two numbers of tokens differ by at least 5%. times: the first divided by the second."""
     return max(times, 1 / times) >= 1.05
-
-
-def _times(times: float) -> str:
-    return f"{rounded(max(times, 1 / times))} times"
 
 
 def _tokens_card(totals: PlanTotals, shared: int, *, has_labels: bool) -> Card:

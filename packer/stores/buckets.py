@@ -215,12 +215,11 @@ def _opened(scheme: str, bucket: str) -> ObjectStoreMethods:
         options |= _credentials_of_boto3()
         options["virtual_hosted_style_request"] = not _endpoint()
     try:
-        timeout = TIMEOUT
         is_open = _endpoint().startswith("http://")
         return from_url(
             f"{scheme}://{bucket}",
-            client_options={"timeout": timeout, "connect_timeout": _CONNECT_TIMEOUT, "allow_http": is_open},
-            retry_config={"max_retries": _RETRIES, "retry_timeout": timeout},
+            client_options={"timeout": TIMEOUT, "connect_timeout": _CONNECT_TIMEOUT, "allow_http": is_open},
+            retry_config={"max_retries": _RETRIES, "retry_timeout": TIMEOUT},
             **options,
         )
     except Exception as error:

@@ -55,15 +55,13 @@ def download(hub_id: str, revision: str | None = None, inside: str = "", *, pack
     except ImportError as error:
         raise PackerError(f"{hub_id}: no such file or folder; a dataset on the Hub needs huggingface_hub") from error
     files = [inside, f"{inside}/*"] if inside else None
+    if not constants.HF_HUB_OFFLINE and "manifest.json" not in names_in(hub_id, revision) and packed:
+        raise PackerError(
+            f"{hub_id} on the Hugging Face Hub is not a packed dataset: it has no manifest.json; if a folder in it "
+            f"has one, name that, as in hf://datasets/{hub_id}/FOLDER"
+        )
     try:
-        if not constants.HF_HUB_OFFLINE and "manifest.json" not in names_in(hub_id, revision) and packed:
-            raise PackerError(
-                f"{hub_id} on the Hugging Face Hub is not a packed dataset: it has no manifest.json; if a folder in it "
-                f"has one, name that, as in hf://datasets/{hub_id}/FOLDER"
-            )
         found = snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=files)
-    except PackerError:
-        raise
     except Exception as error:  # its type depends on versions and the HTTP library
         raise PackerError(
             f"{hub_id}: neither a local path nor a download from the Hugging Face Hub ({first_line(error)})"

@@ -36,7 +36,7 @@ class Mirror:
     """
 
     def __init__(self, path: RemotePath, size: int) -> None:
-        self._path, self._file = path, temporary_folder() / uuid.uuid4().hex
+        self.path, self._file = path, temporary_folder() / uuid.uuid4().hex
         with told_if_full(self._file.parent):
             self._file.touch()
             os.truncate(self._file, size)
@@ -69,14 +69,10 @@ class Mirror:
 
     def load(self, start: int, length: int) -> None:
         """Read a range into the mirror. Writes its file, because a full disk under mapped memory ends the process."""
-        content = self.read(start, length)
+        content = self.path.read_range(start, length)
         with told_if_full(self._file.parent), self._file.open("r+b") as file:
             file.seek(start)
             file.write(content)
-
-    def read(self, start: int, length: int) -> memoryview:
-        """Return a range of the object."""
-        return self._path.read_range(start, length)
 
 
 _mirrors: list[Mirror] = []
@@ -134,7 +130,7 @@ def read_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[
 
     def read(part: tuple[Mirror, int, int, int]) -> None:
         mirror, start, length, place = part
-        memory[place : place + length] = np.frombuffer(mirror.read(start, length), np.uint8)
+        memory[place : place + length] = np.frombuffer(mirror.path.read_range(start, length), np.uint8)
 
     parts = []
     for owner, start, stop, place in zip(owners[heads].tolist(), first.tolist(), end.tolist(), places, strict=True):

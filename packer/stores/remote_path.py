@@ -358,10 +358,6 @@ class RemoteFile(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Read into a buffer. Returns the number of bytes, 0 at the end."""
         view = memoryview(buffer).cast("B")
