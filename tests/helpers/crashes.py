@@ -763,8 +763,9 @@ class Trial:
         require([path.name for path in case.iterdir()] == ["out"], "something was left beside the output")
         again = set(there) - self._data(case)
         require(not again, f"finished files were written again: {sorted(again)}")
-        renamed = {operation.split()[1].rpartition(".")[0] for _, operation in outcomes[0].instants if "." in operation}
-        require(renamed.isdisjoint(finished), f"tasks were done again: {sorted(renamed & set(finished))}")
+        opened = [operation.split()[1] for _, operation in outcomes[0].instants if operation.startswith("open ")]
+        again = {name.rpartition(".")[0] for name in opened} & set(finished)
+        require(not again, f"tasks were done again: {sorted(again)}")
 
 
 def check_end(outcome: Outcome, strike: Strike) -> None:
