@@ -23,6 +23,7 @@ from packer.options.option import LongPolicy
 from packer.shards.located_rows import SEGMENT
 from packer.sources.content_hashes import left_out
 from packer.sources.documents import reading
+from packer.sources.list_checks import runs
 from packer.sources.meanings import EXCHANGE_STARTS
 from packer.sources.source import Documents, TokenTable, ValueColumn
 from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of
@@ -232,9 +233,6 @@ def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *,
     )
 
 
-_CHECKED_TOGETHER = 4 << 20  # number of labels
-
-
 def cut_lengths_of(
     options: PackOptions,
     lengths: NDArray[np.int32],
@@ -251,9 +249,9 @@ def cut_lengths_of(
     segments = cut_documents(taken, options.max_len, options.long, align=options.align)
     dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
     if left_out is not None:  # documents left out were counted as empty
-        count, tokens = _counts(lengths[left_out])
+        gone = lengths[left_out]
         reason = "not_held_out" if options.is_holdout else "held_out"
-        dropped |= {"empty": (dropped["empty"][0] - count, 0), reason: (count, tokens)}
+        dropped |= {"empty": (dropped["empty"][0] - len(gone), 0), reason: (len(gone), int(gone.sum(dtype=np.int64)))}
     return replace(segments, lengths=lengths, ranges=ranges, dropped=dropped)
 
 
@@ -283,10 +281,6 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArr
 def _numbers(ranges: NDArray[np.int64] | None, local: NDArray[np.int64]) -> NDArray[np.int64]:
     """Convert document numbers within ranges to numbers in the source; without ranges, return them unchanged."""
     return local if ranges is None else documents_in(ranges, local)
-
-
-def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
-    return len(tokens), int(tokens.sum(dtype=np.int64))
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
@@ -417,14 +411,10 @@ def _trained(
     if table.labels is None:
         return trained
     lists = table.lists_of(documents)
-    ends = np.cumsum(lengths)
-    first = 0
-    while first < len(lists):
-        before = ends[first] - lengths[first]
-        last = max(first + 1, int(np.searchsorted(ends, before + _CHECKED_TOGETHER, side="right")))
-        part = slice(first, last)
-        places = ends[part] - lengths[part] - before
-        labels = np.empty(int(ends[last - 1] - before), np.int32)
+    for part in runs(lengths):
+        ends = np.cumsum(lengths[part])
+        places = ends - lengths[part]
+        labels = np.empty(int(ends[-1]), np.int32)
         with reading("labels"):
             columns, read = fetched_spans({"labels": table.labels}, lists[part], starts[part], lengths[part])
         spans = Spans(read, starts[part], lengths[part], places)
@@ -432,7 +422,6 @@ def _trained(
         if bad < 0:  # labels out of range are reported later, when their rows are written
             labels[places] = NO_LOSS
             trained[part] = count_trained(places, labels)
-        first = last
     return trained
 
 

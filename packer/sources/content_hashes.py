@@ -20,13 +20,11 @@ from packer.errors import SourceError
 from packer.json_records import REMEDY
 from packer.options import ReadOptions
 from packer.sources.documents import Batch, reading, value_message, wrong_values
-from packer.sources.list_checks import int32_lists
+from packer.sources.list_checks import int32_lists, runs
 from packer.sources.source import TokenTable
 from packer.token_memory import Spans, fetched_spans, gather
 
 HASHES = 2**53  # number of hashes; each is exact as a float
-
-_TOGETHER = 4 << 20  # number of tokens that are copied together
 
 
 def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
@@ -39,18 +37,13 @@ def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[
         lists = table.lists_of(np.arange(len(table.lengths)))
         return as_numpy(table.extra[CONTENT_HASH].of_lists(lists))
     seed = _seed_of(options)
-    ends = np.cumsum(table.lengths, dtype=np.int64)
-    hashes = np.full(len(ends), -1)
-    first = 0
-    while first < len(ends):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + _TOGETHER, side="right")))
-        content = _tokens(table, first, last, describe).astype("<i4", copy=False).data.cast("B")
+    hashes = np.full(len(table.lengths), -1)
+    for run in runs(table.lengths):
+        content = _tokens(table, run, describe).astype("<i4", copy=False).data.cast("B")
         begin = 0
-        for item, end in enumerate((4 * (ends[first:last] - before)).tolist(), start=first):
+        for item, end in enumerate((4 * np.cumsum(table.lengths[run], dtype=np.int64)).tolist(), start=run.start):
             hashes[item] = _hash_of(content[begin:end], seed)
             begin = end
-        first = last
     return hashes
 
 
@@ -72,9 +65,9 @@ def _hash_of(content: memoryview, seed: int) -> int:
     return xxhash.xxh3_64_intdigest(content, seed) // (2**64 // HASHES) if content else -1
 
 
-def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], str]) -> NDArray[np.int32]:
-    """Copy the tokens of documents first..last - 1 of a table: int32, concatenated."""
-    lists, lengths = table.lists_of(np.arange(first, last)), table.lengths[first:last].astype(np.int64)
+def _tokens(table: TokenTable, run: slice, describe: Callable[[int], str]) -> NDArray[np.int32]:
+    """Copy the tokens of a run of documents: int32, concatenated."""
+    lists, lengths = table.lists_of(np.arange(run.start, run.stop)), table.lengths[run].astype(np.int64)
     ends = np.cumsum(lengths)
     tokens = np.empty(int(ends[-1]), np.int32)
     starts = np.zeros_like(lengths)
@@ -86,7 +79,7 @@ def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], 
         found = column.values_at(int(lists[bad]), 0, int(lengths[bad]))
         position = int(wrong_values(found, label=False).argmax())
         message = value_message("input_ids", int(found[position]), position, label=False)
-        raise SourceError(f"{describe(first + bad)}: {message}; {REMEDY}")
+        raise SourceError(f"{describe(run.start + bad)}: {message}; {REMEDY}")
     return tokens
 
 

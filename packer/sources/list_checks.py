@@ -481,11 +481,11 @@ def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32], width: int | None =
         lengths[as_numpy(array.is_null())] = _INVALID
 
 
-def runs(lists: pa.Array) -> Iterator[slice]:
-    """Cut lists into runs of at most 4 million values, which int32 offsets can index. A longer list is one run."""
-    ends = np.cumsum(list_lengths(lists))
+def runs(lengths: NDArray[Any]) -> Iterator[slice]:
+    """Cut lists of these lengths into runs of at most 4 million values. A longer list is one run."""
+    ends = np.cumsum(lengths, dtype=np.int64)
     start = 0
-    while start < len(lists):
+    while start < len(ends):
         before = int(ends[start - 1]) if start else 0
         stop = max(int(np.searchsorted(ends, before + _RUN, side="right")), start + 1)
         yield slice(start, stop)

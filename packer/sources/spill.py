@@ -51,6 +51,7 @@ from packer.stores import AnyPath, RemotePath
 from packer.stores.buckets import opened_in_parallel
 from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
+from packer.token_memory import list_lengths
 
 WORTH_PROCESSES = 1 << 28  # bytes of text files above which processes tokenize instead of threads
 
@@ -427,7 +428,7 @@ def _record_batches(
         for name, values in batch.extra.items():
             kinds[name] = join_with(kinds.get(name, pa.null()), values, name, first_row=rows)
         lists = [batch.input_ids] if batch.labels is None else [batch.input_ids, batch.labels]
-        for run in runs(batch.input_ids):
+        for run in runs(list_lengths(batch.input_ids)):
             arrays = [int32_lists(array[run]) for array in lists] + [values[run] for values in batch.extra.values()]
             yield pa.record_batch(arrays, names=[*columns[: 1 + has_labels], *batch.extra])
         rows += len(batch.input_ids)
