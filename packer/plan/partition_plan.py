@@ -110,11 +110,7 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     elif solved is not None:
         bound = max(bound, solved.lower_bound)
     totals = PlanTotals.of(
-        surveyed.account,
-        max_len=options.max_len,
-        segments=surveyed.segments,
-        rows=int(rows.sum()),
-        lower_bound=bound,
+        surveyed.account, max_len=options.max_len, segments=surveyed.segments, rows=int(rows.sum()), lower_bound=bound
     )
     return PartitionPlan.of(job, rows, per_shard, totals)
 

@@ -401,10 +401,7 @@ def _without_untrained(
 
 
 def _trained(
-    table: TokenTable,
-    documents: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
+    table: TokenTable, documents: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Count the trained tokens of each segment, except its first token: int64, shape (segments,)."""
     trained = lengths - 1

@@ -78,24 +78,16 @@ def reading(name: str) -> Iterator[None]:
         raise PackerError(f"{name}: {shortage(error)}, unless the file is damaged") from error
     except StoreError as error:
         raise (SourceError if isinstance(error, ChangedError) else PackerError)(str(error)) from error
-    except OSError as error:
+    except (OSError, pa.ArrowException, ValueError, EOFError, RecursionError) as error:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
-        if error.errno is not None and error.strerror:
+        if isinstance(error, OSError) and error.errno is not None and error.strerror:
             named = error.filename if is_remote(error.filename) else name  # names the object rather than its folder
             raise PackerError(f"{named}: cannot be read: {error.strerror}") from error
-        raise _unreadable(name, error) from error
-    except (pa.ArrowException, ValueError, EOFError, RecursionError) as error:
-        if (short := shortage(error)) is not None:
-            raise PackerError(f"{name}: {short}") from error
-        raise _unreadable(name, error) from error
-
-
-def _unreadable(name: str, error: Exception) -> SourceError:
-    """Return the error for a file that a library cannot read."""
-    if "decrypt" in str(error):  # raised by pyarrow for Parquet
-        return SourceError(f"{name}: it is encrypted, and packer takes no keys; write it without encryption")
-    return SourceError(f"{name}: cannot be read, truncated or corrupt: {first_line(error)}")
+        what = f"cannot be read, truncated or corrupt: {first_line(error)}"
+        if "decrypt" in str(error):  # raised by pyarrow for Parquet
+            what = "it is encrypted, and packer takes no keys; write it without encryption"
+        raise SourceError(f"{name}: {what}") from error
 
 
 @contextmanager

@@ -60,7 +60,22 @@ class JsonFile(Reader):
     @classmethod
     def open(cls, file: SourceFile) -> JsonFile:
         """Open a file, and read its first valid record."""
-        return _open(file, format_reader.BLOCK)
+        with reading(file.name):
+            reader = cls(file=file, is_array=_begins_with_array(file.stored), block=format_reader.BLOCK)
+            first: DocumentError | None = None
+            try:
+                for lines, _ in replace(reader, block=_FIRST).blocks(()):
+                    for line in _filled_lines(lines):
+                        try:
+                            return replace(reader, fields=_read_record(line))
+                        except DocumentError as fault:
+                            first = first or fault
+            except DocumentError as fault:  # the array is damaged
+                first = first or fault
+            if first is None:
+                return reader
+            first.place = reader.place(0)
+            raise first.in_source(0)
 
     def for_lists(self, columns: Columns) -> Lists:
         """Prepare to parse blocks of token lists."""
@@ -151,25 +166,6 @@ class JsonFile(Reader):
                 return f"{self.file.name} line {line + numbers[row]}"
             row, line = row - len(numbers), line + block.count(b"\n")
         raise AssertionError(row)
-
-
-def _open(file: SourceFile, block: int) -> JsonFile:
-    with reading(file.name):
-        reader = JsonFile(file=file, is_array=_begins_with_array(file.stored), block=block)
-        first: DocumentError | None = None
-        try:
-            for lines, _ in replace(reader, block=_FIRST).blocks(()):
-                for line in _filled_lines(lines):
-                    try:
-                        return replace(reader, fields=_read_record(line))
-                    except DocumentError as fault:
-                        first = first or fault
-        except DocumentError as fault:  # the array is damaged
-            first = first or fault
-        if first is None:
-            return reader
-        first.place = reader.place(0)
-        raise first.in_source(0)
 
 
 _NEWLINE, _BRACE = b"\n{"

@@ -275,6 +275,11 @@ def int32_lists(lists: pa.Array) -> pa.Array:
     return as_lists(values_of(lists).cast(pa.int32(), safe=False), list_lengths(lists), pa.list_(pa.int32()))
 
 
+def lists_of(values: NDArray[np.int32], lengths: NDArray[np.int64]) -> pa.Array:
+    """Return int32 values as list<int32> of these lengths."""
+    return as_lists(as_arrow(np.ascontiguousarray(values)), lengths, pa.list_(pa.int32()))
+
+
 def length_fault(batch: Batch, columns: Columns) -> DocumentError | None:
     """Find the first document with a null, or lists of unequal lengths."""
     tokens, beside = batch.input_ids, batch.beside(columns)

@@ -91,6 +91,8 @@ _OF_TREE = (
     "roles"
 )
 _MEDIA = "LLaVA, LLaMA-Factory, TRL"
+_CLASS = "a single number is the class of the document"
+_PADDED = "shows that each document has its own padding; remove the padding first"
 _REPEATED = "follows from `input_ids` and `answer_start_idx`"
 _RENAME = "has different meanings in different tools; name it loss_mask if it is 1 for trained tokens, or remove it"
 _WEIGHTS = (
@@ -167,27 +169,13 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("tool_calls", "calls", "OpenAI"),
         Field("tool_call_id", "nothing", "OpenAI", "results follow their calls in order; a chat template may read it"),
     ),
-    "part": (
-        Field("type", "role", "OpenAI"),
-        Field("text", "content", "OpenAI"),
-        *_MARKS,
-    ),
+    "part": (Field("type", "role", "OpenAI"), Field("text", "content", "OpenAI"), *_MARKS),
     "tokens": (
         Field("input_ids", "token_ids", "Hugging Face tokenizers"),
         Field("labels", "labels", "Hugging Face trainers"),
-        Field(
-            "label",
-            "labels",
-            "Hugging Face data collators",
-            "a single number is the class of the document",
-            only_lists=True,
-        ),
-        Field(
-            "label_ids",
-            "labels",
-            "Hugging Face data collators",
-            "a single number is the class of the document",
-            only_lists=True,
+        *(
+            Field(name, "labels", "Hugging Face data collators", _CLASS, only_lists=True)
+            for name in ("label", "label_ids")
         ),
         Field("loss_mask", "mask", "Megatron-LM, NeMo, slime, prime-rl", "other numbers are weights of the loss"),
         Field("completion_mask", "mask", "TRL"),
@@ -258,12 +246,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
             "repeats the document boundaries of `attention_mask`, for image models",
         ),
         *(
-            Field(
-                name,
-                "refused",
-                "NeMo Automodel, Megatron-LM",
-                "shows that each document has its own padding; remove the padding first",
-            )
+            Field(name, "refused", "NeMo Automodel, Megatron-LM", _PADDED)
             for name in ("seq_lens_padded", "cu_seqlens_padded", "cu_seqlens_q_padded")
         ),
         Field("answer", "nothing", "packer tokenize", "index of the document in its record"),

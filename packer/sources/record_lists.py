@@ -9,7 +9,6 @@ from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, CONTENT_HASH, LOSS_WEIGHTS, NO_LOSS, ROLES, TREE
@@ -36,6 +35,7 @@ from packer.sources.list_checks import (
     check_lists,
     first_fault,
     int32_lists,
+    lists_of,
     mask_of_numbers,
     values_of,
     values_of_column,
@@ -347,7 +347,7 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     firsts = trees.documents - np.searchsorted(records, records[trees.documents])
     is_tree = (nodes > 1) | ((nodes == 1) & (last_answers != firsts))
     kept = trees.nodes[np.repeat(is_tree, nodes)].reshape(-1)
-    extra[TREE] = _int32_lists(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))
+    extra[TREE] = lists_of(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))
     if numbered:
         extra[ANSWER] = as_arrow(firsts.astype(np.int32))
     tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}
@@ -355,8 +355,8 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     rejected = {tree_of[int(records[one.row])]: one for one in batch.rejected}
     trained, places = trees.labels != NO_LOSS, np.maximum(trees.labels, 0)
     made = batch._replace(
-        input_ids=_int32_lists(trees.input_ids, lengths),
-        labels=_int32_lists(np.where(trained, of_tokens[places], np.int32(NO_LOSS)), lengths),
+        input_ids=lists_of(trees.input_ids, lengths),
+        labels=lists_of(np.where(trained, of_tokens[places], np.int32(NO_LOSS)), lengths),
         extra=extra,
         counts=counts,
         records=records[trees.documents],
@@ -365,7 +365,3 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool =
     if LOSS_WEIGHTS not in batch.extra:
         return made
     return with_weights(made, np.where(trained, as_numpy(values_of(batch.extra[LOSS_WEIGHTS]))[places], np.float32(0)))
-
-
-def _int32_lists(values: NDArray[np.int32], lengths: NDArray[np.int64]) -> pa.ListArray:
-    return as_lists(as_arrow(np.ascontiguousarray(values)), lengths, pa.list_(pa.int32()))

@@ -93,12 +93,10 @@ class RecordColumn(ValueColumn):
     """Number of records of the source that begin before each record batch of the stores; shape (batches,)."""
 
     @classmethod
-    def of(cls, name: str, stores: Sequence[BatchStore]) -> RecordColumn:
+    def of(cls, name: str, stores: tuple[BatchStore, ...]) -> RecordColumn:
         """Read the column once, to count the records."""
-        numbers = ValueColumn(name, pa.int32(), tuple(stores)).chunks
-        counts = [int(np.count_nonzero(as_numpy(chunk) == 0)) for chunk in numbers]
-        ends = np.cumsum([0, *counts], dtype=np.int64)
-        return cls(name, pa.int64(), tuple(stores), ends[:-1])
+        counts = [np.count_nonzero(as_numpy(chunk) == 0) for chunk in ValueColumn(name, pa.int32(), stores).chunks]
+        return cls(name, pa.int64(), stores, np.cumsum([0, *counts], dtype=np.int64)[:-1])
 
     @property
     def chunks(self) -> Iterator[pa.Array]:
@@ -314,19 +312,14 @@ class Source:
         """
         inputs = [(input_, store) for input_ in self.mapped_inputs for store in input_.stores if len(store.ends)]
         types = [(input_.file.name, input_.types_in(store)) for input_, store in inputs]
-        columns = {
-            name: ValueColumn(
-                name,
-                one_type(self.name, name, [(file, kinds[name]) for file, kinds in types]),
-                tuple(store for _, store in inputs),
-            )
-            for name in self.columns.extra
-        }
+        stores, columns = tuple(store for _, store in inputs), dict[str, ValueColumn]()
+        for name in self.columns.extra:
+            kind = one_type(self.name, name, [(file, kinds[name]) for file, kinds in types])
+            columns[name] = ValueColumn(name, kind, stores)
         if self.numbers_records:
-            stores = [store for input_ in self.mapped_inputs for store in input_.stores if len(store.ends)]
             columns[RECORD_IDS] = RecordColumn.of(ANSWER, stores)
         if self.weights_per == "document":
-            columns[LOSS_WEIGHTS] = DocumentWeights(LOSS_WEIGHTS, pa.float32(), columns[LOSS_WEIGHTS].stores)
+            columns[LOSS_WEIGHTS] = DocumentWeights(LOSS_WEIGHTS, pa.float32(), stores)
         return columns
 
     @property

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,10 +37,6 @@ from packer.stores import AnyPath, RemotePath, pinned
 from packer.stores.mirror import map_whole, read_array
 from packer.token_memory import TokenColumn
 from packer.token_memory.token_column import VALUE_TYPES, Addresses
-
-if TYPE_CHECKING:
-    pass
-
 
 ARRAY_COLUMN = "lengths"
 """Column name for the array in a .npy file of lengths."""

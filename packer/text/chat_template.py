@@ -36,11 +36,7 @@ from packer.sources.documents import DocumentError
 from packer.text.answer_parts import marked_parts, untrained_parts
 from packer.text.chat_shapes import Shapes
 from packer.text.conversations import Chat, Message, record_error
-from packer.text.message_marks import (
-    RenderedChat,
-    has_generation_tags,
-    render_with_marks,
-)
+from packer.text.message_marks import RenderedChat, has_generation_tags, render_with_marks
 from packer.text.rendering import StandIns, Templates
 from packer.text.tokenizer import Tokenizer, shared_length
 from packer.text.tokens import MarkedText, Span
@@ -426,12 +422,7 @@ class GenerationPrompts:
     def of(self, chat: Chat) -> GenerationPrompt:
         """Return the generation prompt of a chat's template for the chat's tools and arguments."""
         arguments = pickle.dumps((chat.tools, chat.kwargs)) if chat.tools or chat.kwargs else b""
-        key = (
-            self._templates.source_of(chat),
-            arguments,
-            _holds_lists(chat, "user"),
-            _holds_lists(chat, "assistant"),
-        )
+        key = (self._templates.source_of(chat), arguments, _holds_lists(chat, "user"), _holds_lists(chat, "assistant"))
         if key not in self._found:
             if len(self._found) >= _MOST:  # every chat may have different tools
                 self._found.clear()
@@ -439,7 +430,7 @@ class GenerationPrompts:
         return self._found[key]
 
     def _find(self, chat: Chat) -> GenerationPrompt:
-        question, answer = _question_for(chat, _QUESTION), _message_like(chat, "assistant", _ANSWER)
+        question, answer = _message_like(chat, "user", _QUESTION), _message_like(chat, "assistant", _ANSWER)
         asked = self._render(chat, [question])
         prompted = self._render(chat, [question], prompt=True)
         answered = self._render(chat, [question, answer])
@@ -472,18 +463,14 @@ class GenerationPrompts:
 
 def _next_messages(chat: Chat) -> list[Message]:
     """Return messages that may follow a chat: a question, and after tool calls also the result of the first call."""
-    question, calls = _question_for(chat), chat.messages[-1].get("tool_calls")
+    question, calls = _message_like(chat, "user", "?"), chat.messages[-1].get("tool_calls")
     if not calls:
         return [question]
     return [question, {"role": "tool", "content": "?", "name": "?", "tool_call_id": calls[0].get("id", "?")}]
 
 
-def _question_for(chat: Chat, content: str = "?") -> Message:
-    """Return a user message whose content is text or a list of parts, as in the chat."""
-    return _message_like(chat, "user", content)
-
-
 def _message_like(chat: Chat, role: str, content: str) -> Message:
+    """Return a message whose content is text or a list of parts, as for this role in the chat."""
     listed = [{"type": "text", "text": content}]
     return {"role": role, "content": listed if _holds_lists(chat, role) else content}
 

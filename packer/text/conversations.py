@@ -128,23 +128,18 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     """
     parts = [messages_of(record[column], column) for column in columns]
     shared = len(parts[0]) if len(parts) > 1 else shared
-    masked, required, weights, partly = _marked_messages([*zip(columns, parts, strict=True)], train_on, shared)
     system = _system_message(parts, record)
+    first = len(system) + shared if shared or len(parts) > 1 else 0
+    marks = _marked_messages([*zip(columns, parts, strict=True)], train_on, first, len(system))
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
         raise _wrong_type(f"'{TEMPLATE_KWARGS}'", kwargs, "an object is expected")
     return Chat(
         [*system, *(m if len(m) == 2 else _with_joined_thoughts(m) for m in chain.from_iterable(parts))],
-        len(system) + shared if shared or len(parts) > 1 else 0,
+        first,
         tools_of(record.get(TOOLS)),
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
-        frozenset(len(system) + turn for turn in masked),
-        frozenset(len(system) + turn for turn in required),
-        {len(system) + turn: weight for turn, weight in weights.items()},
-        {
-            weight: {len(system) + turn: _with_joined_thoughts(message) for turn, message in copies.items()}
-            for weight, copies in partly.items()
-        },
+        *marks,
     )
 
 
@@ -340,26 +335,28 @@ def tools_of(value: Any) -> list[Any] | None:
 # Marks
 
 
-_Marks: TypeAlias = tuple[list[int], list[int], dict[int, float], dict[float, dict[int, Message]]]
-"""The fields (masked, required, weights, partly) of a `Chat`, without a system prompt from a separate column."""
+_Marks: TypeAlias = tuple[frozenset[int], frozenset[int], dict[int, float], dict[float, dict[int, Message]]]
+"""The fields (masked, required, weights, partly) of a `Chat`."""
 
 
-def _marked_messages(columns: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, shared: int) -> _Marks:
+def _marked_messages(
+    columns: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, first: int, before: int
+) -> _Marks:
     """Return what the marks of messages say; `columns` has their columns and messages.
 
-    Messages are numbered across all columns; the first `shared` ones belong to the prompt. Raises a DocumentError if
-    marks are wrong or contradict each other or `train_on`, or if a trained answer is empty.
+    Messages are numbered across all columns, from `before` on; those before `first` belong to the prompt. Raises a
+    DocumentError if marks are wrong or contradict each other or `train_on`, or if a trained answer is empty.
     """
-    masked, required = list[int](), list[int]()
+    masked, required = set[int](), set[int]()
     weights, partly = dict[int, float](), dict[float, dict[int, Message]]()
     places = [(column, at, message) for column, messages in columns for at, message in enumerate(messages)]
     if train_on == "last":
-        answers = [number for number, (_, _, message) in enumerate(places) if message["role"] == "assistant"]
-        shared = max([shared, *answers])
-    for number, (column, at, message) in enumerate(places):
+        answers = [number for number, (*_, message) in enumerate(places, before) if message["role"] == "assistant"]
+        first = max([first, *answers])
+    for number, (column, at, message) in enumerate(places, before):
         if _READ.isdisjoint(message) and isinstance(message.get("content"), str):
             continue
-        in_prompt, where = number < shared, f"'{column}' message {at}"
+        in_prompt, where = number < first, f"'{column}' message {at}"
         trained, words = _said_by(message, "message", where)
         copies, of_parts = _with_marks(message, 1 if trained is None else trained, where)
         for said, its_words in [(trained, words), *of_parts]:
@@ -367,18 +364,18 @@ def _marked_messages(columns: Sequence[tuple[str, Sequence[Message]]], train_on:
                 raise record_error(f"{words}, and {its_words}; leave one of them out")
             _check_train_on(said, its_words, message["role"], train_on, in_prompt=in_prompt)
         if trained is not None or any(said for said, _ in of_parts):
-            (masked if trained == 0 else required).append(number)
+            (masked if trained == 0 else required).add(number)
         if trained not in (None, 0, 1):
             weights[number] = trained
         for weight, copy in copies.items() if trained != 0 else ():
-            partly.setdefault(weight, {})[number] = copy
+            partly.setdefault(weight, {})[number] = _with_joined_thoughts(copy)
         # an empty answer: the template has nothing to write, not even tool calls
         is_empty = "content" not in message and not any(message[name] for name in message.keys() - _NO_TEXT)
         is_context = in_prompt or trained == 0 or message["role"] != "assistant"
         if is_empty and not is_context:
             what = "is an answer without content: null would be trained as an empty answer; remove it, write ''"
             raise record_error(f"{where} {what}, or set its weight to 0", "missing_value")
-    return masked, required, weights, partly
+    return frozenset(masked), frozenset(required), weights, partly
 
 
 def _check_train_on(said: float | None, words: str, role: str, train_on: TrainOn, *, in_prompt: bool) -> None:

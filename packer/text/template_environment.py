@@ -344,17 +344,9 @@ def _environment(marked: bool) -> _Sandbox:
     """
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.marked = marked
-    environment.filters |= {
-        "tojson": _to_json,
-        "begin_messages": _begin_messages,
-        "end_message": _end_message,
-    }
+    environment.filters |= {"tojson": _to_json, "begin_messages": _begin_messages, "end_message": _end_message}
     del environment.globals["lipsum"], environment.filters["random"]
-    environment.globals |= {
-        "raise_exception": _raise_exception,
-        "dict": _Dict(),
-        "namespace": _PlainNamespace,
-    }
+    environment.globals |= {"raise_exception": _raise_exception, "dict": _Dict(), "namespace": _PlainNamespace}
     return environment
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
 from packer.options.option import TrainOn
-from packer.sources.column_types import is_json, python_values
+from packer.sources.column_types import is_json, is_string, python_values
 from packer.sources.documents import DocumentError
 from packer.sources.meanings import (
     DESIRABLE,
@@ -137,7 +137,7 @@ def recognize(
         raise PackerError(f"{name}: '{column}' is {expected}; {how} by --text-column {column}{ending}")
     follows = next((follows for pair, follows in PROMPTS.items() if pair == columns), None)
     if follows is not None and conversational:
-        raise PackerError(f"{name}: {_joined(columns)} are lists; rename lists of messages to prompt and completion")
+        raise PackerError(f"{name}: {joined(columns)} are lists; rename lists of messages to prompt and completion")
     return Records(
         kind="prompt+completion" if len(columns) == 2 else "chat" if conversational else "text",
         columns=columns,
@@ -155,10 +155,9 @@ def as_chats(records: Records, name: str) -> Records:
     Raises a PackerError if the strings are not prompts with completions or answers.
     """
     if records.kind == "text" or (records.kind == "pair" and not records.has_prompts):
-        columns = " and ".join(f"'{column}'" for column in records.columns)
         raise PackerError(
-            f"--chat-template is set, and {name} holds whole texts in {columns}, not chats: leave it out, or name the "
-            "columns of prompt and completion by --text-column"
+            f"--chat-template is set, and {name} holds whole texts in {joined(records.columns)}, not chats: leave it "
+            "out, or name the columns of prompt and completion by --text-column"
         )
     return replace(records, conversational=True, as_chats=True)
 
@@ -269,7 +268,7 @@ def _named_columns(
     if missing is not None or len(columns) > 2:
         what = f"no column '{missing}'" if missing is not None else f"{len(columns)} columns named where two can be"
         known = _fitting(shapes)
-        without = f"leave --text-column out to pack {_joined(known[0])}" if len(known) == 1 else advice(read())
+        without = f"leave --text-column out to pack {joined(known[0])}" if len(known) == 1 else advice(read())
         raise PackerError(f"{name}: {what} (found: {', '.join(shapes) or 'none'}); {without}")
     return columns
 
@@ -291,14 +290,15 @@ def _fitting(shapes: Mapping[str, str]) -> list[tuple[str, ...]]:
     return known or [pair for pair in OTHER_PROMPTS if {*map(shapes.get, pair)} <= {"string", "null"}]
 
 
-def _joined(columns: Sequence[str]) -> str:
+def joined(columns: Sequence[str]) -> str:
+    """Return the names of columns for a message: "'prompt' and 'completion'"."""
     return " and ".join(f"'{column}'" for column in columns)
 
 
 def _arrow_shape(kind: pa.DataType) -> str:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_string(kind) or pa.types.is_string_view(kind):
         return "string"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return "list"

@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.json_records import TextIdentity
 from packer.options import ReadOptions
 from packer.options.option import TrainOn
 from packer.sources.documents import Batch, DocumentError
-from packer.sources.list_checks import as_lists, joined_batches, with_weights
+from packer.sources.list_checks import joined_batches, lists_of, with_weights
 from packer.sources.meanings import (
     DESIRABLE,
     EXCHANGE_STARTS,
@@ -169,7 +168,7 @@ class Encoder:
 
     def empty_documents(self, count: int) -> Batch:
         """Return `count` documents of one record, without tokens."""
-        nothing = _list_array(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))
+        nothing = lists_of(np.zeros(0, np.int32), np.zeros(count, np.int64))
         extra = {EXCHANGE_STARTS: nothing} if self.has_exchanges else {}
         labels = nothing if self.has_labels else None
         return Batch(nothing, labels, 0, extra, records=np.zeros(count, np.int64))
@@ -216,13 +215,13 @@ class Encoder:
             edges = np.maximum.accumulate(np.column_stack([starts, stops]).ravel())
             is_trained = np.tile([False, True], len(starts) + 1)[:-1]  # tokens between edges: False, True, ..., False
             mask = np.repeat(is_trained, np.diff(edges, prepend=0, append=len(ids)))
-            labels = _list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))
+            labels = lists_of(np.where(mask, ids, np.int32(NO_LOSS)), np.diff(bounds))
             trained = np.repeat(np.arange(len(texts)), spans)[starts < stops]
             untrained = int(np.count_nonzero(np.diff(bounds))) - len(np.unique(trained))
         if self.has_exchanges:
             extra[EXCHANGE_STARTS] = _starts(tokens.places.tokens[~is_of_span], exchanges)
         batch = Batch(
-            _list_array(bounds, ids),
+            lists_of(ids, np.diff(bounds)),
             labels,
             0,
             extra,
@@ -402,9 +401,4 @@ def _starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArra
     owners = np.repeat(np.arange(len(counts)), counts)
     is_new = np.ones(len(tokens), np.bool_)
     is_new[1:] = (owners[1:] != owners[:-1]) | (tokens[1:] != tokens[:-1])
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(owners[is_new], minlength=len(counts)))])
-    return _list_array(bounds, tokens[is_new].astype(np.int32))
-
-
-def _list_array(bounds: NDArray[np.int64], values: NDArray[np.int32]) -> pa.ListArray:
-    return as_lists(as_arrow(np.ascontiguousarray(values)), np.diff(bounds), pa.list_(pa.int32()))
+    return lists_of(tokens[is_new].astype(np.int32), np.bincount(owners[is_new], minlength=len(counts)))

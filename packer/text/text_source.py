@@ -31,6 +31,7 @@ from packer.text.text_columns import (
     as_chats,
     column_values,
     holds_messages,
+    joined,
     recognize,
     recognize_pairs,
 )
@@ -210,5 +211,4 @@ def _records_of(
 
 def _shown(records: Records) -> str:
     named = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
-    columns = " and ".join(f"'{column}'" for column in named)
-    return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"
+    return f"{joined(named)} as {'lists of messages' if records.conversational else 'strings'}"

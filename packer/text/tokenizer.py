@@ -336,13 +336,10 @@ def _chat_template(folder: Path, configured: Any) -> Any:
         found[path.stem] = path.read_text(encoding="utf-8")
     if found:
         return found["default"] if found.keys() == {"default"} else found
-    is_named = isinstance(configured, list) and all(map(_is_named_template, configured))
+    is_named = isinstance(configured, list) and all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one for one in configured
+    )
     return {one["name"]: one["template"] for one in configured} if is_named else configured
-
-
-def _is_named_template(one: Any) -> bool:
-    """Whether an item in a list of chat templates is an object with a name and a template."""
-    return isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one
 
 
 def _text_of(token: Any) -> str:

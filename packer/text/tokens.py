@@ -327,13 +327,6 @@ def _kept_forms(settings: Mapping[str, Any]) -> set[Any] | None:
     return None if adds or not forms <= {"NFC", "NFD", "NFKC", "NFKD"} else forms
 
 
-class _Loaded(NamedTuple):
-    """gigatoken with a tokenizer, after comparison with the library."""
-
-    encode: Encode
-    characters: ComparedCharacters
-
-
 class FastTokens:
     """Tokenizes with gigatoken if its results equal those of the library, and there is enough to tokenize."""
 
@@ -341,7 +334,7 @@ class FastTokens:
         self._backend, self._content = backend, content
         self._size, self._characters = size, 0  # bytes of the files, which may be compressed; characters so far
         self._lock = threading.Lock()
-        self._loaded: _Loaded | None = None
+        self._loaded: ComparedCharacters | None = None  # with gigatoken as its first tokenizer
         settings = content.settings
         model = settings["model"]
         is_plain = model["type"] == "BPE" and not model.get("dropout") and not settings.get("encode_special_tokens")
@@ -360,13 +353,10 @@ class FastTokens:
         if loaded is None:
             return None
         try:
-            left = loaded.characters.unlike_texts(texts)
-            ids, ends = loaded.encode(texts)
+            left = loaded.unlike_texts(texts)
+            ids, ends = loaded.one(texts)
         except BaseException as error:
-            if not is_refusal(error):
-                raise
-            log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
-            self._is_used = False
+            self._switch_off(error)
             return None
         if left:
             lists = np.split(ids, ends[:-1])
@@ -383,7 +373,7 @@ class FastTokens:
             )
         return (ids, ends), len(texts) - len(left)
 
-    def _opened(self, texts: Sequence[str]) -> _Loaded | None:
+    def _opened(self, texts: Sequence[str]) -> ComparedCharacters | None:
         """Load gigatoken once there is enough to tokenize."""
         if not self._is_used:
             return None
@@ -396,18 +386,22 @@ class FastTokens:
                 try:
                     self._loaded = self._load()
                 except BaseException as error:  # RuntimeError and others, for unsupported tokenizers
-                    if not is_refusal(error):
-                        raise
-                    log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
-                    self._is_used = False
+                    self._switch_off(error)
         return self._loaded if self._is_used else None
 
-    def _load(self) -> _Loaded:
+    def _switch_off(self, error: BaseException) -> None:
+        """Leave all further texts to the library. Raises errors that are no refusal of a tokenizer."""
+        if not is_refusal(error):
+            raise error
+        log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
+        self._is_used = False
+
+    def _load(self) -> ComparedCharacters:
         encode, library = load(self._backend), partial(by_library, self._backend)
         hard = hard_texts(self._content.settings)
         if found := _differing(encode, library, hard):
             raise ValueError(f"it has other tokens for {hard[found[0]][:40]!a}")
-        return _Loaded(encode, ComparedCharacters(encode, library))
+        return ComparedCharacters(encode, library)
 
     def _compared(self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64]) -> list[int]:
         """Return the documents to compare with the library: the first ones, and one in a thousand of the others."""
@@ -512,7 +506,7 @@ class ComparedCharacters:
     """
 
     def __init__(self, one: Encode, other: Encode) -> None:
-        self._one, self._other = one, other
+        self.one, self._other = one, other
         self._states = np.full(sys.maxunicode + 1, _NEW, np.uint8)
         self._compare(range(128))
         pairs = [*chain.from_iterable(map(_decompositions, map(chr, _COMPOSED)))]
@@ -538,8 +532,8 @@ class ComparedCharacters:
         groups = [[*contexts][first : first + _GROUP] for first in range(0, len(contexts), _GROUP)]
         # compare many characters in one text, and single ones only if the tokens differ
         texts = ["".join(map(contexts.__getitem__, group)) for group in groups]
-        doubtful = [*chain.from_iterable(groups[at] for at in _differing(self._one, self._other, texts))]
-        differing = _differing(self._one, self._other, [*map(contexts.__getitem__, doubtful)])
+        doubtful = [*chain.from_iterable(groups[at] for at in _differing(self.one, self._other, texts))]
+        differing = _differing(self.one, self._other, [*map(contexts.__getitem__, doubtful)])
         alike = contexts.keys() - {doubtful[at] for at in differing}
         self._states[codes] = [_ALIKE if code in alike else _UNLIKE for code in codes]
 
