@@ -9,14 +9,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import restart_positions
 from packer.column_names import NO_LOSS
-from packer.token_memory import (
-    Spans,
-    TokenColumn,
-    count_trained,
-    gather,
-    list_lengths,
-)
-from packer.token_memory.token_column import VALUE_TYPES
+from packer.token_memory.token_column import VALUE_TYPES, Spans, TokenColumn, count_trained, gather, list_lengths
 from tests.helpers import naive
 
 

@@ -21,7 +21,7 @@ from packer.sources.find_source import SourceLike
 from packer.sources.open_source import open_index_source, read_index_source
 from packer.sources.source import Documents, Watch
 from packer.stores import AnyPath, RemotePath
-from packer.token_memory import Spans, lengths_of
+from packer.token_memory.token_column import Spans, lengths_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from packer.sources.meanings import fields_counted, unread
 from packer.sources.packed_rows import ROWS
 from packer.sources.record_lists import SAVED
 from packer.sources.source import Documents, Rejections, Source
-from packer.token_memory import fetched_spans, lengths_of
+from packer.token_memory.token_column import fetched_spans, lengths_of
 
 _READ_TOGETHER = 250  # number of documents read together
 _LOOKED_AT = 1000  # maximum number of documents examined

@@ -50,7 +50,7 @@ from packer.stores import AnyPath
 from packer.stores.local_files import temporary_directory
 from packer.stores.paths import expanded, located, packed_path
 from packer.text.text_source import open_source
-from packer.token_memory import lengths_of
+from packer.token_memory.token_column import lengths_of
 
 _SHOWN = 20  # maximum number of faults in the `repr` of a result
 

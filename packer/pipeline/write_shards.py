@@ -23,7 +23,7 @@ from packer.shards.writer import BadTokenError, Counts, KeptValues, TokenColumns
 from packer.signals import raise_if_interrupted
 from packer.sources.documents import reading
 from packer.sources.source import Documents, Watch
-from packer.token_memory import fetched_spans
+from packer.token_memory.token_column import fetched_spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

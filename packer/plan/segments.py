@@ -26,7 +26,7 @@ from packer.sources.documents import reading
 from packer.sources.list_checks import runs
 from packer.sources.meanings import EXCHANGE_STARTS
 from packer.sources.source import Documents, TokenTable, ValueColumn
-from packer.token_memory import Spans, count_trained, fetched_spans, gather, lengths_of
+from packer.token_memory.token_column import Spans, count_trained, fetched_spans, gather, lengths_of
 
 _COUNTED_TOGETHER = 1 << 16  # number of segments
 

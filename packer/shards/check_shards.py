@@ -31,7 +31,7 @@ from packer.shards.writer import Counts, ids_in
 from packer.signals import CURRENT_TASK
 from packer.stores import AnyPath
 from packer.stores.local_files import local_copy
-from packer.token_memory import count_trained
+from packer.token_memory.token_column import count_trained
 
 Place = tuple[int, int]
 """Document of a segment, and its first token in the document."""

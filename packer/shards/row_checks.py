@@ -21,8 +21,8 @@ from packer.options import PackOptions
 from packer.shards.located_rows import LocatedRows, is_segment
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import RowFormat
-from packer.token_memory import list_lengths
 from packer.token_memory.prefix_trees import first_wrong_tree
+from packer.token_memory.token_column import list_lengths
 
 
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:

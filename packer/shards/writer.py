@@ -20,7 +20,7 @@ from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
 from packer.signals import CURRENT_TASK
-from packer.token_memory import Spans, TokenColumn, count_trained, gather, gather_bytes
+from packer.token_memory.token_column import Spans, TokenColumn, count_trained, gather, gather_bytes
 
 
 class BadTokenError(Exception):

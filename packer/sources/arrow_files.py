@@ -33,8 +33,7 @@ from packer.sources.documents import Columns, SourceFile, reading
 from packer.sources.format_reader import LIST_ROWS, LISTS, ROWS, BatchStore, Lists, Reader, share_of
 from packer.stores import AnyPath, RemotePath, pinned
 from packer.stores.mirror import Mirror, fetch_chunks, map_whole
-from packer.token_memory import TokenColumn
-from packer.token_memory.token_column import Addresses, ColumnBuilder
+from packer.token_memory.token_column import Addresses, ColumnBuilder, TokenColumn
 
 if TYPE_CHECKING:
     from datasets.table import Table as DatasetsTable
@@ -61,19 +60,13 @@ def mirrored(path: RemotePath) -> Mirror:
 
 def with_headers(path: RemotePath) -> tuple[Mirror, int, bool]:
     """Return (memory with the headers of an Arrow stream or file, number of rows, whether it is compressed)."""
-    found = path.pinned()
-    return _with_headers(found, found.stat().etag)
+    mirror = mirrored(path)
+    return mirror, *_fetch_headers(mirror)
 
 
 @lru_cache(maxsize=1 << 16)
 def _mirrored(path: RemotePath, etag: str) -> Mirror:
     return Mirror(path, path.stat().st_size)
-
-
-@lru_cache(maxsize=1 << 16)
-def _with_headers(path: RemotePath, etag: str) -> tuple[Mirror, int, bool]:
-    mirror = _mirrored(path, etag)
-    return mirror, *_fetch_headers(mirror)
 
 
 def _is_ipc_file(buffer: pa.Buffer) -> bool:
@@ -237,6 +230,7 @@ def _moved(addresses: Addresses, distance: int) -> Addresses:
     return addresses._replace(offsets=offsets, values=addresses.values + by)
 
 
+@lru_cache(maxsize=1 << 16)
 def _fetch_headers(mirror: Mirror) -> tuple[int, bool]:
     """Fetch the headers of all messages, the dictionaries and the footer of an object.
 
@@ -454,11 +448,17 @@ class ArrowReader(Reader):
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield runs of records, each with the number of bytes of the file up to its end."""
-        done = 0
         present = tuple(column for column in columns if column in self.fields.names)
-        for batch in self._in_order(present):
-            done += len(batch)
-            yield batch, self.file.bytes * done // max(self.rows, 1)
+        begin, last, per_block = 0, self.first_row + self.rows, self._per_block
+        for batch in self._read(present):
+            end = begin + len(batch)
+            for start in range(max(begin, self.first_row), min(end, last), per_block):
+                stop = min(start + per_block, end, last)
+                done = self.file.bytes * (stop - self.first_row) // max(self.rows, 1)
+                yield batch.slice(start - begin, stop - start), done
+            begin = end
+            if begin >= last:
+                return
 
     @property
     def _per_block(self) -> int:
@@ -476,16 +476,6 @@ class ArrowReader(Reader):
             buffer = map_whole(self.path)
         for batch, _, _ in _placed_batches(buffer, self.file.name, columns, columns if self.whole else None):
             yield batch.select(columns)
-
-    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        begin, stop, per_block = 0, self.first_row + self.rows, self._per_block
-        for batch in self._read(columns):
-            end = begin + len(batch)
-            for start in range(max(begin, self.first_row), min(end, stop), per_block):
-                yield batch.slice(start - begin, min(per_block, stop - start))
-            begin = end
-            if begin >= stop:
-                return
 
 
 def _mapped(file: SourceFile) -> pa.Buffer:

@@ -382,7 +382,7 @@ def _check_kept(kind: pa.DataType, column: str, name: str) -> None:
 
 def require_column(fields: pa.Schema | Mapping[str, object], name: str, columns: Columns) -> None:
     """Raise an `OtherSourceError` if the schema or first record of a file lacks the token column."""
-    names = fields.names if isinstance(fields, pa.Schema) else [*fields]
+    names = names_of(fields)
     if columns.input_ids not in names:
         found = ", ".join(names) or "none"
         others = {field.name for field in FIELDS["tokens"] if field.means != "token_ids"}

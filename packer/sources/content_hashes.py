@@ -22,7 +22,7 @@ from packer.options import ReadOptions
 from packer.sources.documents import Batch, reading, value_message, wrong_values
 from packer.sources.list_checks import int32_lists, runs
 from packer.sources.source import TokenTable
-from packer.token_memory import Spans, fetched_spans, gather
+from packer.token_memory.token_column import Spans, fetched_spans, gather
 
 HASHES = 2**53  # number of hashes; each is exact as a float
 

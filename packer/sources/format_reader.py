@@ -13,11 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.sources.column_types import find_columns, require_column, require_kept
+from packer.sources.column_types import find_columns, names_of, require_column, require_kept
 from packer.sources.documents import Columns, SourceFile, place_of_row
 from packer.sources.list_checks import BlockRecords, Faults
 from packer.stores import AnyPath, RemotePath
-from packer.token_memory import TokenColumn
+from packer.token_memory.token_column import TokenColumn
 
 Block: TypeAlias = Any
 """Unit that a reader cuts a file into: bytes, a record batch or records."""
@@ -156,8 +156,7 @@ class Reader(Protocol):
     @property
     def names(self) -> list[str]:
         """Column names in the schema or the first valid record; empty without records."""
-        fields = self.fields
-        return [*(fields.names if isinstance(fields, pa.Schema) else fields or ())]
+        return names_of(self.fields or {})
 
     def require(self, columns: Sequence[str]) -> None:
         """Check the columns to keep: each must occur exactly once, with a type that can be kept."""

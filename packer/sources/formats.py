@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from packer.errors import PackerError
 from packer.sources.documents import Found, SourceFile, reading
-from packer.sources.format_reader import Reader
+from packer.sources.format_reader import CODECS, Reader
 from packer.stores import AnyPath, RemotePath
 
 SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", "state.json"}
@@ -73,7 +73,6 @@ _COMPRESSED = (
     _Codec("xz", b"\xfd7zXZ\x00", ".xz", "unxz"),
     _Codec("lz4", b"\x04\x22\x4d\x18", ".lz4", "unlz4"),
 )
-_READ = (".gz", ".zst")
 _LOOKED_AT = 18  # number of bytes: the size of a zstd header
 _LARGEST_WINDOW = 1 << 27  # default limit of the zstd library, in bytes
 
@@ -90,7 +89,7 @@ FORMATS: dict[str, InputFormat] = {
     "jsonl": InputFormat(
         title="JSON",
         endings=(".jsonl", ".ndjson", ".json"),
-        compressed=(".gz", ".zst"),
+        compressed=(*CODECS,),
         reader="packer.sources.json_files.JsonFile",
     ),
     "indexed": InputFormat(
@@ -111,18 +110,10 @@ FORMATS: dict[str, InputFormat] = {
         reader="packer.sources.token_files.BareArrayReader",
     ),
     "csv": InputFormat(
-        title="CSV",
-        endings=(".csv",),
-        compressed=(".gz", ".zst"),
-        alone=True,
-        reader="packer.sources.text_files.CsvFile",
+        title="CSV", endings=(".csv",), compressed=(*CODECS,), alone=True, reader="packer.sources.text_files.CsvFile"
     ),
     "text": InputFormat(
-        title="text",
-        endings=(".txt",),
-        compressed=(".gz", ".zst"),
-        alone=True,
-        reader="packer.sources.text_files.PlainText",
+        title="text", endings=(".txt",), compressed=(*CODECS,), alone=True, reader="packer.sources.text_files.PlainText"
     ),
 }
 """All formats by name."""
@@ -166,7 +157,7 @@ def _refuse_compressed(start: bytes, file_name: str, name: str) -> None:
     codec = next((each for each in _COMPRESSED if start.startswith(each.magic)), None)
     if codec is None:
         return
-    if codec.ending not in _READ:
+    if codec.ending not in CODECS:
         raise PackerError(f"{name}: {codec.name} is not read; decompress it with `{codec.command}`")
     if not file_name.endswith(codec.ending):
         raise PackerError(

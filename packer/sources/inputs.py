@@ -37,7 +37,7 @@ from packer.sources.list_checks import (
 )
 from packer.sources.meanings import ATTENTION, counted_fields
 from packer.stores import RemotePath
-from packer.token_memory import TokenColumn, list_lengths
+from packer.token_memory.token_column import TokenColumn, list_lengths
 
 Step: TypeAlias = Callable[[Batch], Batch]
 """A check or change of a batch. Raises a DocumentError with the index of the document in the batch."""

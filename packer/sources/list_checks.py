@@ -42,7 +42,7 @@ from packer.sources.documents import (
     wrong_values,
 )
 from packer.sources.meanings import ATTENTION, INVERSE_MASKS, WEIGHTED_MASKS
-from packer.token_memory import list_lengths
+from packer.token_memory.token_column import list_lengths
 
 BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
 """Records of a block, as columns or as Python objects."""

@@ -43,7 +43,7 @@ from packer.sources.list_checks import (
 )
 from packer.sources.meanings import ATTENTION, INVERSE_MASKS, LISTS, PROMPT_LENGTHS, Field, Means, fields_in
 from packer.stores import RemotePath
-from packer.token_memory import list_lengths
+from packer.token_memory.token_column import list_lengths
 
 _LIST_AS_TEXT = re.compile(r"[\[(]?\s*\d+(?:[,\s]+\d+)+[,\s]*[\])]?|[\[(]\s*\d+\s*[\])]")
 """Matches "3 2", "3,2", "[3, 2]" and "[5]", but no single number, which may be the name of a sequence."""

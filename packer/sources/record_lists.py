@@ -43,8 +43,8 @@ from packer.sources.list_checks import (
 )
 from packer.sources.meanings import SAYING, SHIFTED
 from packer.sources.source import Source, TextEncoder
-from packer.token_memory import list_lengths
 from packer.token_memory.prefix_trees import build_trees
+from packer.token_memory.token_column import list_lengths
 
 _NESTED = pa.list_(pa.list_(pa.int64()))
 

@@ -33,7 +33,7 @@ from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile
 from packer.sources.format_reader import BatchStore
 from packer.sources.inputs import Input, MappedLists
 from packer.sources.list_checks import WEIGHTED_WITHIN, as_wide, largest_weights, width_of
-from packer.token_memory import TokenColumn
+from packer.token_memory.token_column import TokenColumn
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from packer.stores import AnyPath, RemotePath
 from packer.stores.buckets import opened_in_parallel
 from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
-from packer.token_memory import list_lengths
+from packer.token_memory.token_column import list_lengths
 
 WORTH_PROCESSES = 1 << 28  # bytes of text files above which processes tokenize instead of threads
 

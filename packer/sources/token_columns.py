@@ -33,7 +33,7 @@ from packer.sources.meanings import (
 from packer.sources.packed_rows import are_documents, row_columns, with_documents
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
-from packer.token_memory import list_lengths
+from packer.token_memory.token_column import list_lengths
 
 
 def open_tokens(found: Found, readers: Sequence[Reader], options: ReadOptions) -> Source:

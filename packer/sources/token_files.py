@@ -35,8 +35,7 @@ from packer.sources.documents import COLUMNS, Columns, SourceFile, reading
 from packer.sources.format_reader import BIN, OLMO_MASKS, OLMO_TOKENS, Block, Lists, Reader, opened
 from packer.stores import AnyPath, RemotePath, pinned
 from packer.stores.mirror import map_whole, read_array
-from packer.token_memory import TokenColumn
-from packer.token_memory.token_column import VALUE_TYPES, Addresses
+from packer.token_memory.token_column import VALUE_TYPES, Addresses, TokenColumn
 
 ARRAY_COLUMN = "lengths"
 """Column name for the array in a .npy file of lengths."""

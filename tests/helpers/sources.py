@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from packer.column_names import NO_LOSS
 from packer.sources.source import Source, TokenTable, read_documents
 from packer.sources.spill import spill_source
-from packer.token_memory import Spans, TokenColumn, gather
+from packer.token_memory.token_column import Spans, TokenColumn, gather
 from tests.helpers.writing import write_ipc
 from tests.helpers.zstd import zstd
 
