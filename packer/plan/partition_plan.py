@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,12 +131,8 @@ def _by_patterns(patterns: Patterns) -> Mix:
 def _saved(mix: Mix) -> Checkpoint:
     """Return the checkpoint that records how rows are made."""
     facts = {"rows": mix.packs, "drawn": mix.drawn, "far": mix.far, "lower_bound": mix.lower_bound}
-    arrays: dict[str, NDArray[Any]] = {
-        "offsets": mix.rest.offsets,
-        "extents": mix.rest.extents,
-        "counts": mix.rest.counts,
-    }
-    return Checkpoint(facts=facts, arrays=arrays)
+    rest = mix.rest
+    return Checkpoint(facts=facts, arrays={"offsets": rest.offsets, "extents": rest.extents, "counts": rest.counts})
 
 
 def _mix_in(checkpoint: Checkpoint) -> Mix:

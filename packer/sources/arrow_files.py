@@ -203,7 +203,8 @@ def _map_again(
             owner = mirror.buffer
         else:
             owner = map_whole(state.path)
-    tokens = _token_columns(columns, owner.address, owner)
+    by = owner.address
+    tokens = {name: TokenColumn(addresses=_moved(each, by), owners=(owner,)) for name, each in columns.items()}
     return MappedFile(state=state, owner=owner, ends=ends, places=places, in_sequence=in_sequence, tokens=tokens)
 
 
@@ -217,10 +218,6 @@ def fetch_queued() -> None:
         count = len(_later)  # other threads may add more in the meantime
         fetch_chunks(_later[:count])
         del _later[:count]
-
-
-def _token_columns(columns: Mapping[str, Addresses], by: int, owner: pa.Buffer) -> dict[str, TokenColumn]:
-    return {name: TokenColumn(addresses=_moved(each, by), owners=(owner,)) for name, each in columns.items()}
 
 
 def _moved(addresses: Addresses, distance: int) -> Addresses:
@@ -385,9 +382,13 @@ class ArrowReader(Reader):
 
     @classmethod
     def open(cls, file: SourceFile) -> ArrowReader:
-        """Map a stream or file."""
+        """Map a stream or file. Raises a SourceError if it is empty."""
+        if not file.bytes:
+            raise SourceError(
+                f"{file.name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
+            )
         with reading(file.name):
-            return cls(file=file, fields=schema_of(_mapped(file)))
+            return cls(file=file, fields=schema_of(map_file(file.stored)))
 
     @classmethod
     def of_table(cls, table: DatasetsTable, name: str) -> ArrowReader:
@@ -476,15 +477,6 @@ class ArrowReader(Reader):
             buffer = map_whole(self.path)
         for batch, _, _ in _placed_batches(buffer, self.file.name, columns, columns if self.whole else None):
             yield batch.select(columns)
-
-
-def _mapped(file: SourceFile) -> pa.Buffer:
-    """Map a file. Raises a SourceError if it is empty."""
-    if not file.bytes:
-        raise SourceError(
-            f"{file.name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
-        )
-    return map_file(file.stored)
 
 
 def _map_lists(file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple[MappedFile | None, int]:

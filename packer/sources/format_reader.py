@@ -37,7 +37,6 @@ LIST_ROWS = 1 << 16
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """Codecs of compressed files, by file name ending."""
 
-
 BIN = ".bin"
 """Ending of the token file next to an `.idx` file."""
 

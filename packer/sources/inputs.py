@@ -265,10 +265,8 @@ class DecodedInput:
     def chunks(self, extra: Sequence[str] = ()) -> Iterator[Chunk]:
         """Yield the checked documents in order, with these extra columns. Raises a DocumentError if one is invalid."""
         for batch in self.batches():
-            lengths, values = (
-                list_lengths(batch.input_ids).astype(np.int32),
-                {name: [batch.extra[name]] for name in extra},
-            )
+            lengths = list_lengths(batch.input_ids).astype(np.int32)
+            values = {name: [batch.extra[name]] for name in extra}
             yield Chunk(lengths, batch.done, values, batch.counts, batch.rejected)
 
     def values(self, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:

@@ -144,7 +144,8 @@ class JsonFile(Reader):
 
     def _has(self, column: str) -> bool:
         """Whether any valid record has a column. In a damaged array, only records before the damage count."""
-        names = _spellings(column)
+        # names as JSON writes them: with escapes for non-ASCII letters, and as UTF-8
+        names = json.dumps(column).encode(), json.dumps(column, ensure_ascii=False).encode(errors="replace")
         with contextlib.suppress(DocumentError):
             for line in chain.from_iterable(_filled_lines(block) for block, _ in self.blocks(())):
                 with contextlib.suppress(DocumentError):
@@ -216,7 +217,8 @@ def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> 
             pass
     lists = _read(block, columns, {})
     records = [_read_record(line) for line in _filled_lines(block)] if columns.extra else []
-    return _infer_extra({name: [record.get(name) for record in records] for name in columns.extra}, columns) | lists
+    extra = {name: infer([record.get(name) for record in records], name) for name in columns.extra}
+    return extra | {name: require_lists(extra[name], name) for name in columns.per_token} | lists
 
 
 def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
@@ -229,12 +231,6 @@ def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> d
         ),
     )
     return {name: table[name].chunk(0) for name in schema}  # the only chunk, since there is one block
-
-
-def _infer_extra(values: Mapping[str, Sequence[object]], columns: Columns) -> dict[str, pa.Array]:
-    """Return the values of the extra columns as arrays of inferred types."""
-    extra = {name: infer(values[name], name) for name in columns.extra}
-    return extra | {name: require_lists(extra[name], name) for name in columns.per_token}
 
 
 def _is_checked(kind: pa.DataType) -> bool:
@@ -449,11 +445,6 @@ def _filled_lines(block: bytes) -> list[bytes]:
 def filled_line_numbers(block: bytes) -> list[int]:
     """Return the numbers, from 1, of the lines in a block that are not blank."""
     return [number for number, line in enumerate(block.split(b"\n"), start=1) if line.strip()]
-
-
-def _spellings(column: str) -> tuple[bytes, bytes]:
-    """Return the name of a field as JSON writes it: with escapes for non-ASCII letters, and as UTF-8."""
-    return json.dumps(column).encode(), json.dumps(column, ensure_ascii=False).encode(errors="replace")
 
 
 def _read_record(line: bytes) -> dict[str, object]:

@@ -91,20 +91,15 @@ def document_error(tokens: pa.Array, beside: Mapping[str, pa.Array], row: int, c
             position = values.is_null().index(pa.scalar(True)).as_py()
             return DocumentError(row, null_value_message(column, position, len(values)), reason=reason)
         if len(values) != len(tokens):
-            message = f"'{column}' has {len(values)} values for {len(tokens)} tokens; give one per token"
+            what = "tokens; give one per token"
             if column == columns.labels:
-                message = (
-                    f"'{column}' has {len(values)} values for {len(tokens)} in '{columns.input_ids}'; "
-                    "both need the same number (-100 where there is no loss)"
-                )
-            return DocumentError(row, message, reason=reason)
+                what = f"in '{columns.input_ids}'; both need the same number (-100 where there is no loss)"
+            return DocumentError(row, f"'{column}' has {len(values)} values for {len(tokens)} {what}", reason=reason)
         width = columns.widths.get(column) if is_list(values.type) else None
         if width and len(unfit := np.flatnonzero(_is_unfit(values, width))):
             value = values[int(unfit[0])].as_py()
-            message = (
-                f"'{column}' holds {shown(value)}, a list of {len(value)}, for token {unfit[0]}: give every token "
-            )
-            return DocumentError(row, f"{message}{width} numbers, as others have", reason=reason)
+            message = f"'{column}' holds {shown(value)}, a list of {len(value)}, for token {unfit[0]}"
+            return DocumentError(row, f"{message}: give every token {width} numbers, as others have", reason=reason)
     message = f"{len(tokens)} tokens, more than the limit of {LONGEST} for a document; split it"
     return DocumentError(row, message, reason="invalid_tokens")
 
@@ -487,7 +482,10 @@ def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32], width: int | None =
 
 
 def runs(lengths: NDArray[Any]) -> Iterator[slice]:
-    """Cut lists of these lengths into runs of at most 4 million values. A longer list is one run."""
+    """Cut lists of these lengths into runs of at most 4 million values, which int32 offsets can index.
+
+    A longer list is one run.
+    """
     ends = np.cumsum(lengths, dtype=np.int64)
     start = 0
     while start < len(ends):

@@ -125,9 +125,8 @@ def _bounds_in(readers: Sequence[Reader], known: Mapping[str, Field]) -> dict[st
         sought = [name for name in sought if isinstance(fields.get(name), list)]
     _refuse_lists_as_text(reader, [name for name in told if name not in sought])
     if not sought and ATTENTION in known and not isinstance(reader.file.path, RemotePath):
-        with suppress(
-            SourceError, DocumentError, pa.ArrowException, TypeError, ValueError
-        ):  # raised again when all documents are read
+        # errors are raised again when all documents are read
+        with suppress(SourceError, DocumentError, pa.ArrowException, TypeError, ValueError):
             records = reader.for_records()
             for block, _ in islice(records.blocks((ATTENTION,)), 1):
                 if _most(values_of_column(records.records(block, (ATTENTION,))[0], ATTENTION)) > 1:

@@ -210,9 +210,7 @@ def _answers_of_pairs(records: BlockRecords) -> Batch:
         column = SIDES[int(lengths[1, row] == 0)].input_ids
         message = f"'{column}' is empty, and the other answer is not; drop the row"
         raise DocumentError(row, message, reason="missing_value")
-    order = as_arrow(
-        np.arange(2 * len(records)).reshape(2, -1).T.reshape(-1)
-    )  # for pairs [a, b] and [c, d]: a, c, b, d
+    order = as_arrow(np.arange(2 * len(records)).reshape(2, -1).T.reshape(-1))  # of [a, b] and [c, d]: a, c, b, d
     tokens, labels = (
         pa.concat_arrays(list(map(int32_lists, sides))).take(order)
         for sides in zip(*(batch[:2] for batch in batches), strict=True)

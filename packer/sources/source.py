@@ -95,7 +95,8 @@ class RecordColumn(ValueColumn):
     @classmethod
     def of(cls, name: str, stores: tuple[BatchStore, ...]) -> RecordColumn:
         """Read the column once, to count the records."""
-        counts = [np.count_nonzero(as_numpy(chunk) == 0) for chunk in ValueColumn(name, pa.int32(), stores).chunks]
+        numbers = ValueColumn(name, pa.int32(), stores).chunks
+        counts = [int(np.count_nonzero(as_numpy(chunk) == 0)) for chunk in numbers]
         return cls(name, pa.int64(), stores, np.cumsum([0, *counts], dtype=np.int64)[:-1])
 
     @property
@@ -301,10 +302,6 @@ class Source:
             extra=self.value_columns(),
         )
 
-    def token_column(self, *, label: bool) -> str:
-        """Return the name of the token or label column, for messages."""
-        return self.columns.labels if label else self.columns.input_ids
-
     def value_columns(self) -> dict[str, ValueColumn]:
         """Return the extra columns of a mapped source, one value per list, decoded on demand.
 
@@ -426,7 +423,7 @@ class Documents:
         `start` is the position of the first of `values` in the document, `largest` the maximum token id.
         """
         position = int(wrong_values(values, largest, label=label).argmax())
-        name = self.source.token_column(label=label)
+        name = self.source.columns.labels if label else self.source.columns.input_ids
         message = value_message(name, int(values[position]), start + position, largest, label=label)
         return f"{self.describe(document)}: {message}"
 

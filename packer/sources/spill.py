@@ -81,11 +81,14 @@ def spill_source(
     inputs = _open_pieces(source, pieces)
     mapped = [input_ for input_ in inputs if isinstance(input_, MappedLists)]
     extra = dict.fromkeys(chain(source.columns.extra, *(input_.columns.extra for input_ in mapped)))
+    counts = Counter[str]()
+    for checkpoint in _notes_of(pieces):
+        counts.update(checkpoint["counts"])
     return replace(
         source,
         inputs=inputs,
         columns=COLUMNS._replace(extra=(*extra,), widths=source.columns.widths),
-        counts=_sum_counts(pieces),
+        counts=counts,
         rejections=_rejections_of(inputs, pieces) if source.skips else Rejections(),
     )
 
@@ -141,14 +144,6 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejectio
     return Rejections.of(numbers, parts)
 
 
-def _sum_counts(pieces: list[Piece]) -> Counter[str]:
-    """Return the sums of `Batch.counts` over a source."""
-    total: Counter[str] = Counter()
-    for checkpoint in _notes_of(pieces):
-        total.update(checkpoint["counts"])
-    return total
-
-
 def _digests(pieces: Sequence[Piece]) -> bytes:
     return "\n".join(checkpoint["xxh3_128"] for checkpoint in _notes_of(pieces)).encode()
 
@@ -184,7 +179,9 @@ class _Decoding:
         if self._is_worth_processes(engine):
             runner = Processes(workers=engine.workers)
             task = replace(self, threads=runner.threads(len(numbers)))
-        report, assigned = self._reporter(progress), list[int]()
+        stage = "decode" if self.source.encoder is None else "tokenize"
+        total, assigned = sum(piece.input.file.bytes for piece in self.pieces), list[int]()
+        report = TaskSums(lambda read, documents: progress(stage, *documents_of(documents, read, total)))
         report(-1, 0, 0)  # shows the stage while processes start, which takes seconds
         with closing(DecodePool(engine.workers)) as pool:
             try:
@@ -291,12 +288,6 @@ class _Decoding:
         listed = None if rejected is None else rejected.checkpoint
         piece.write_checkpoint({"counts": counts, "xxh3_128": digest, "rejected": listed})
         return number
-
-    def _reporter(self, progress: Progress) -> TaskSums:
-        """Return a function that reports progress, with the bytes and documents of all pieces summed."""
-        stage = "decode" if self.source.encoder is None else "tokenize"
-        total = sum(piece.input.file.bytes for piece in self.pieces)
-        return TaskSums(lambda read, documents: progress(stage, *documents_of(documents, read, total)))
 
     def documents_of(self, number: int) -> int:
         """Return the number of documents of a decoded piece."""

@@ -48,12 +48,12 @@ class _Shape(NamedTuple):
         parts[1::2] = inside
         shifts = [0, *accumulate(map(len, inside))]
         places = [place + shifts[count] for place, count in self.places]
-        trained, starts, counted = self.located.trained, self.located.exchange_starts, self.located.counted
+        trained, starts = self.located.trained, self.located.exchange_starts
         if trained is not None:
             trained = [*zip(places[: 2 * len(trained) : 2], places[1::2], strict=False)]
         if starts is not None:
             starts = places[len(places) - len(starts) :]
-        return MarkedText("".join(parts), trained, starts, counted=counted)
+        return self.located._replace(text="".join(parts), trained=trained, exchange_starts=starts)
 
 
 class Shapes:

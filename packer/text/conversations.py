@@ -38,7 +38,6 @@ IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see doc
 _ASKED, _ANSWERED = names("message", "prompt", "completion")
 _ASKING = {"system", "developer", "user"}
 
-
 Said: TypeAlias = tuple[float | None, str]
 """(weight in the loss that marks give, 0 for context and None without marks; the marks in words, for errors)."""
 
@@ -335,17 +334,14 @@ def tools_of(value: Any) -> list[Any] | None:
 # Marks
 
 
-_Marks: TypeAlias = tuple[frozenset[int], frozenset[int], dict[int, float], dict[float, dict[int, Message]]]
-"""The fields (masked, required, weights, partly) of a `Chat`."""
-
-
 def _marked_messages(
     columns: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, first: int, before: int
-) -> _Marks:
-    """Return what the marks of messages say; `columns` has their columns and messages.
+) -> tuple[frozenset[int], frozenset[int], dict[int, float], dict[float, dict[int, Message]]]:
+    """Return what the marks say, as `Chat` has it: (masked, required, weights, partly).
 
-    Messages are numbered across all columns, from `before` on; those before `first` belong to the prompt. Raises a
-    DocumentError if marks are wrong or contradict each other or `train_on`, or if a trained answer is empty.
+    `columns` has the messages by column. Messages are numbered across all columns, from `before` on; those before
+    `first` belong to the prompt. Raises a DocumentError if marks are wrong or contradict each other or `train_on`, or
+    if a trained answer is empty.
     """
     masked, required = set[int](), set[int]()
     weights, partly = dict[int, float](), dict[float, dict[int, Message]]()

@@ -208,10 +208,9 @@ class WatchedMessages(Sequence[Any]):
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
-            is_rest = at == slice(1, None)
-            return (
-                WatchedMessages(self._messages[at], self._progress, self._left_out + 1) if is_rest else self._all()[at]
-            )
+            if at != slice(1, None):
+                return self._all()[at]
+            return WatchedMessages(self._messages[at], self._progress, self._left_out + 1)
         if not 0 <= at <= self._progress.done - self._left_out:
             self._progress.looked_ahead = True
         return self._messages[at]

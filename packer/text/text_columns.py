@@ -17,6 +17,7 @@ from packer.errors import OtherSourceError, PackerError
 from packer.options.option import TrainOn
 from packer.sources.column_types import is_json, is_string, python_values
 from packer.sources.documents import DocumentError
+from packer.sources.list_checks import BlockRecords
 from packer.sources.meanings import (
     DESIRABLE,
     HISTORY,
@@ -55,7 +56,6 @@ _KNOWN: dict[tuple[str, ...], RecordKind] = {
     **dict.fromkeys(PROMPTS, "prompt+completion"),
     **{(column,): "chat" for column in names("record", "chat")},
 }
-
 
 FirstRecords: TypeAlias = Sequence[Mapping[str, Any]]
 """The first records of a file, with all columns."""
@@ -242,18 +242,16 @@ def _shapes_and_json(
     return {column: "list" if column in json_columns else shape for column, shape in shapes.items()}, json_columns
 
 
-def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
-    """Return the values of a column as Python objects; None for each record if the column is missing.
+def column_values(records: BlockRecords, column: str) -> list[Any]:
+    """Return the values of a column as Python objects.
 
     In Arrow, every message and tool has the fields of all others, filled with nulls; these nulls are removed. JSON is
     decoded. Raises a DocumentError if text is not UTF-8.
     """
-    if not isinstance(batch, pa.RecordBatch | pa.Table):
-        return [record.get(column) for record in batch]
-    if column not in batch.schema.names:
-        return [None] * batch.num_rows
+    if not isinstance(records, pa.RecordBatch):
+        return [record.get(column) for record in records]
     try:
-        return python_values(batch.column(column), column, of_text=True)
+        return python_values(records.column(column), column, of_text=True)
     except UnicodeDecodeError as error:
         message = f"invalid UTF-8 at byte {error.start} of a text"
         raise DocumentError(0, message, reason="invalid_text") from None

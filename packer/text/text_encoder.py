@@ -20,7 +20,7 @@ from packer.json_records import TextIdentity
 from packer.options import ReadOptions
 from packer.options.option import TrainOn
 from packer.sources.documents import Batch, DocumentError
-from packer.sources.list_checks import joined_batches, lists_of, with_weights
+from packer.sources.list_checks import BlockRecords, joined_batches, lists_of, with_weights
 from packer.sources.meanings import (
     DESIRABLE,
     EXCHANGE_STARTS,
@@ -116,7 +116,7 @@ class Encoder:
                 )
             self._ending = [ends[1]]
 
-    def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Batch:
+    def encode(self, block: BlockRecords) -> Batch:
         """Encode records, of fewer than 2**31 tokens, to documents as list<int32>.
 
         An empty record has no tokens. The answers of preference pairs are alternating documents: chosen, rejected,
@@ -136,7 +136,7 @@ class Encoder:
 
         Raises a DocumentError if a record is wrong, or if its trained text cannot be located exactly.
         """
-        parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch))]
+        parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(block))]
         return joined_batches(parts) if parts else self.empty_documents(0)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -240,13 +240,12 @@ class Encoder:
         found = (text.weights or [1.0] * len(text.trained or ()) for text in texts)
         return with_weights(batch, _token_weights(starts, stops, [*chain.from_iterable(found)], len(ids)))
 
-    def _texts(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Iterator[MarkedText]:
+    def _texts(self, block: BlockRecords) -> Iterator[MarkedText]:
         """Yield the texts of all records, with their trained characters."""
-        records = self.records
-        found = batch.schema.names if isinstance(batch, pa.RecordBatch | pa.Table) else set[str]().union(*batch)
+        records, is_table = self.records, isinstance(block, pa.RecordBatch)
+        found = block.schema.names if isinstance(block, pa.RecordBatch) else set[str]().union(*block)
         needed = [column for column in records.needed if column in found or column in records.columns]
-        columns = {column: column_values(batch, column) for column in needed}
-        is_table = isinstance(batch, pa.RecordBatch | pa.Table)
+        columns = {column: column_values(block, column) for column in needed}
         media = records.media_columns if is_table else [column for column in PLACEHOLDERS if column in found]
         refuse_undesirable(columns, records.columns)
         if self._template is None:
@@ -255,7 +254,7 @@ class Encoder:
             texts = self._chats(columns)
         for text in texts:
             for column in media:
-                if is_table or batch[text.row].get(column):
+                if is_table or block[text.row].get(column):
                     _refuse_placeholder(text, column)
             yield text
 

@@ -81,5 +81,5 @@ def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
     """Start without contents of objects, as another process would."""
     from packer.sources import arrow_files
 
-    for cache in (arrow_files._mirrored, arrow_files._with_headers):
+    for cache in (arrow_files._mirrored, arrow_files._fetch_headers):
         cache.cache_clear()
