@@ -251,23 +251,26 @@ def test_pack_for_a_trainer_prints_what_to_write_and_its_page_exists(example, tm
     assert last.endswith("for the weights of the loss") if takes else "refuses these rows" in last
 
 
-def test_axolotl_s_context_parallelism_takes_the_ring_that_knows_boundaries_or_is_refused():
-    from packer.trainers.axolotl import Collator, PackedPlugin, RowCollator
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"context_parallel_size": 2, "packed_loss": "weight"},
+            "packed_loss of Axolotl is weight: context para",
+        ),
+        (
+            {"context_parallel": {"size": 2}, "deepspeed": "zero3.json"},
+            "deepspeed of Axolotl is zero3.json: its",
+        ),
+    ],
+)
+def test_context_parallelism_of_axolotl_is_refused_with_settings_that_ignore_it(settings, expected):
+    from packer.trainers.axolotl import PackedPlugin
 
-    ring = {"packed_dataset": "rows", "context_parallel_size": 2, "micro_batch_size": 1}
-    PackedPlugin().register(settings := dict(ring))
-    assert settings["ring_attn_func"] == "varlen_llama3"
-    for size, collator in ((None, Collator), (1, Collator), (2, RowCollator)):
-        configuration = SimpleNamespace(context_parallel_size=size, packed_loss=None)
-        assert PackedPlugin().get_collator_cls_and_kwargs(configuration)[0] is collator
-    PackedPlugin().register(settings := {"packed_dataset": "rows", "micro_batch_size": 4})
-    assert "ring_attn_func" not in settings
-    with pytest.raises(PackerError, match="ring_attn_func of Axolotl is batch_ring: it ignores the boundaries"):
-        PackedPlugin().register({**ring, "ring_attn_func": "batch_ring"})
-    with pytest.raises(
-        PackerError, match=r"micro_batch_size of Axolotl is 2: .* finds boundaries in a single row only"
-    ):
-        PackedPlugin().register({**ring, "micro_batch_size": 2, "sequence_parallel_degree": 2})
+    PackedPlugin().register(alone := {"packed_dataset": "rows", **settings, **dict.fromkeys([*settings][:1], None)})
+    assert alone["datasets"] == [{"path": "rows", "type": None}]
+    with pytest.raises(PackerError, match=expected):
+        PackedPlugin().register({"packed_dataset": "rows", **settings})
 
 
 def test_context_parallelism_of_olmo_core_is_refused(example, monkeypatch):
