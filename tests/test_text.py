@@ -164,7 +164,10 @@ def test_alpaca_has_its_input_in_the_prompt(path, text_column):
     options = text_options(tokenizer=path)
     expected = Encoder(options, recognize(pairs[0], "x")).encode(pairs)
     encoder = Encoder(options, recognize(records[0], "x", text_column))
-    for batch in (records, pa.Table.from_pylist(records, pa.schema([(name, pa.string()) for name in records[1]]))):
+    for batch in (
+        records,
+        pa.RecordBatch.from_pylist(records, pa.schema([(name, pa.string()) for name in records[1]])),
+    ):
         encoded = encoder.encode(batch)
         assert encoded.input_ids == expected.input_ids
         assert encoded.labels == expected.labels

@@ -86,9 +86,10 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     count = 1 if packs <= per_partition else -int(-packs // (per_partition * (1 - SPARE)))
 
     # If a linear program proved a higher bound, each partition begins with its patterns.
-    if count > 1 and not algorithm.always_draws:
+    has_few_lengths = np.count_nonzero(histogram) <= MOST_LENGTHS
+    if count > 1 and has_few_lengths and not algorithm.always_draws:
         solved = solved or _solved(planning, histogram)
-    is_start = solved is not None and solved.lower_bound > bound and np.count_nonzero(histogram) <= MOST_LENGTHS
+    is_start = has_few_lengths and solved is not None and solved.lower_bound > bound
 
     # Plan the partitions.
     job = PartitionJob(
@@ -106,8 +107,8 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     # Prove a bound for the documents of all partitions together.
     if count == 1:
         bound = max(bound, facts[0]["lower_bound"])
-    elif solved is not None:
-        bound = max(bound, solved.lower_bound)
+    elif algorithm.proves and not algorithm.always_draws and rows.sum() > bound:
+        bound = max(bound, (solved or _solved(planning, histogram)).lower_bound)
     totals = PlanTotals.of(
         surveyed.account, max_len=options.max_len, segments=surveyed.segments, rows=int(rows.sum()), lower_bound=bound
     )

@@ -53,7 +53,7 @@ class _Shape(NamedTuple):
             trained = [*zip(places[: 2 * len(trained) : 2], places[1::2], strict=False)]
         if starts is not None:
             starts = places[len(places) - len(starts) :]
-        return self.located._replace(text="".join(parts), trained=trained, exchange_starts=starts)
+        return self.located._replace(text="".join(parts), trained=trained, exchange_starts=starts, messages=())
 
 
 class Shapes:
