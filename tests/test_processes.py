@@ -27,7 +27,7 @@ def tokenizer(tmp_path_factory):
 
 def of_two(monkeypatch, piece=1500):
     """Let processes decode pieces of this size; return the list of tasks that these did."""
-    shrink(monkeypatch, piece=piece, worth_processes=1)
+    shrink(monkeypatch, piece=piece, text_per_process=1)
     numbers, call = [], Processes.run
 
     def run(self, task, given, report=None, *, local=None):
@@ -115,8 +115,8 @@ def test_a_killed_process_is_one_line_and_the_pack_resumes(tmp_path, tokenizer, 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_they_end_with_the_process_that_started_them(tmp_path, tokenizer, monkeypatch, sent):
     source = write_lines(tmp_path / "chats.jsonl", chats() * 200)
-    words = ["pack", str(source), "-o", str(tmp_path / "out"), "--tokenizer", str(tokenizer), "--workers", "2"]
-    shrink(monkeypatch, everywhere=True, piece=100_000, worth_processes=1)
+    words = ["pack", str(source), "-o", str(tmp_path / "out"), "--tokenizer", str(tokenizer), "--workers", "3"]
+    shrink(monkeypatch, everywhere=True, piece=100_000, text_per_process=1)
     command = [sys.executable, "-m", "packer", *words, "--max-len", "64"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while len(found := children(process.pid)) < 2:

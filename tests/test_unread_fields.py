@@ -62,7 +62,7 @@ def test_columns_that_nothing_reads_are_named_from_every_format(tmp_path, tokeni
 @pytest.mark.parametrize("how", [["--workers", 1], ["--workers", 2], ["--ranks", "0/1"], ["in processes"]])
 def test_fields_of_later_lines_and_pieces_are_named(tmp_path, tokenizer, small, monkeypatch, how):
     if how == ["in processes"]:
-        shrink(monkeypatch, everywhere=True, worth_processes=1, piece=1500)
+        shrink(monkeypatch, everywhere=True, text_per_process=1, piece=1500)
         how = ["--workers", 2]
     records = [{"text": "the quick fox", "id": 1} for _ in range(200)]
     records[150]["late"] = 1

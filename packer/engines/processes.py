@@ -32,40 +32,44 @@ _REPORTED_EVERY = 1.0  # seconds between reports of a task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Processes(Engine):
-    """An engine that runs each task in one of `workers` processes, which are started for each stage."""
+    """An engine that runs each task in one of `workers` processes: this one, and others, started for each stage."""
 
     is_local: ClassVar[bool] = False
 
-    def threads(self, tasks: int) -> int:
-        """Return the number of threads for each process if there are `tasks` tasks."""
-        return max(1, self.workers // max(1, tasks))
+    threads: int = 1
+    """Number of threads for each process."""
 
     def run(
         self, task: Call[Result], numbers: Sequence[int], report: Report = None, *, local: Call[Result] | None = None
     ) -> Iterator[Result]:
-        """Run tasks in processes. Raises the errors of tasks unchanged, and a PackerError if a process was killed."""
+        """Run tasks in processes, and `local` in this one, which begins while the others start.
+
+        Raises the errors of tasks unchanged, and a PackerError if a process was killed.
+        """
         content = pickle.dumps(task)
-        idle: SimpleQueue[TaskProcess] = SimpleQueue()
+        calls: list[Call[Any]] = [] if local is None else [local]
         # The tokenizers library would start a thread for each core in every process.
-        threads = {"RAYON_NUM_THREADS": str(self.threads(len(numbers)))}
-        started = [TaskProcess(content, threads) for _ in range(min(self.workers, len(numbers)))]
-        for process in started:
-            idle.put(process)
+        threads = {"RAYON_NUM_THREADS": str(self.threads)}
+        started = [TaskProcess(content, threads) for _ in range(min(self.workers, len(numbers)) - len(calls))]
+        calls += [process.call for process in started]
+        idle: SimpleQueue[Call[Any]] = SimpleQueue()
+        for call in calls:
+            idle.put(call)
 
         def run(number: int) -> Any:
-            process = idle.get()
+            call = idle.get()
             try:
-                return process.call(number)
+                return call(number)
             except ProcessEndedError as error:
                 raise PackerError(
                     f"a process that tokenizes ended ({error}): if memory is short, set fewer --workers, and repeat "
                     "the same command: it resumes where it stopped"
                 ) from None
             finally:
-                idle.put(process)
+                idle.put(call)
 
         try:
-            yield from run_tasks(run, numbers, len(started), report)
+            yield from run_tasks(run, numbers, len(calls), report)
         finally:
             for process in started:
                 process.end()

@@ -53,7 +53,7 @@ from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
 from packer.token_memory.token_column import list_lengths
 
-WORTH_PROCESSES = 1 << 28  # bytes of text files above which processes tokenize instead of threads
+TEXT_PER_PROCESS = 1 << 25  # bytes of text files that are worth starting a process, which takes two seconds
 
 
 def spill_source(
@@ -161,7 +161,7 @@ class _Decoding:
     sync: bool
     """Whether streams are synced."""
     threads: int = 1
-    """Number of threads that decode a piece in another process; more than one if pieces are fewer than workers."""
+    """Number of threads that decode a piece in another process; more than one if workers outnumber processes."""
 
     def __call__(self, number: int) -> int:
         """Decode a piece in another process, and return its number."""
@@ -175,15 +175,15 @@ class _Decoding:
         process.
         """
         numbers = range(len(self.pieces))
-        runner, task = engine, self
-        if self._is_worth_processes(engine):
-            runner = Processes(workers=engine.workers)
-            task = replace(self, threads=runner.threads(len(numbers)))
+        runner, task, threads = engine, self, engine.workers
+        if (processes := self._processes(engine)) > 1:
+            threads = engine.workers // processes
+            runner, task = Processes(workers=processes, threads=threads), replace(self, threads=threads)
         stage = "decode" if self.source.encoder is None else "tokenize"
         total, assigned = sum(piece.input.file.bytes for piece in self.pieces), list[int]()
         report = TaskSums(lambda read, documents: progress(stage, *documents_of(documents, read, total)))
         report(-1, 0, 0)  # shows the stage while processes start, which takes seconds
-        with closing(DecodePool(engine.workers)) as pool:
+        with closing(DecodePool(threads)) as pool:
             try:
                 for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
                     for number in runner.run(task, assigned, report, local=partial(self.decode, pool=pool)):
@@ -194,13 +194,13 @@ class _Decoding:
                     self.decode(number, pool)
                 raise
 
-    def _is_worth_processes(self, engine: Engine) -> bool:
-        """Whether enough text is left that processes finish first; threads wait for the interpreter's lock."""
-        if self.source.encoder is None or engine.is_shared or not engine.is_local or engine.workers == 1:
-            return False
-        if len(self.pieces) == 1 or any(piece.input.file.path is None for piece in self.pieces):
-            return False
-        return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
+    def _processes(self, engine: Engine) -> int:
+        """Return how many processes tokenize; 1 if threads do, although these wait for the interpreter's lock."""
+        is_text = self.source.encoder is not None and engine.is_local and not engine.is_shared
+        if not is_text or any(piece.input.file.path is None for piece in self.pieces):
+            return 1
+        left = sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written())
+        return min(engine.workers, len(self.pieces), -(-left // TEXT_PER_PROCESS))
 
     def decoded(self, numbers: Sequence[int]) -> list[int]:
         """Return the numbers of the given pieces that have been decoded."""
@@ -302,7 +302,7 @@ class _Decoding:
         return fault.in_source(sum(map(self.documents_of, range(number))) + mapped + fault.row)
 
 
-_PIECE = 32 << 20  # bytes per piece; small enough that all cores finish together, large enough that files are few
+_PIECE = 8 << 20  # bytes per piece; small enough that all cores finish together, large enough that files are few
 _PIECES = 1 << 12  # maximum number of pieces besides one per file: a process may map 65,530 files
 
 

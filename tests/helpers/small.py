@@ -24,7 +24,7 @@ PLACES = {
     "compared_documents": "packer.text.tokens._ONE_IN",
     "fast_characters": "packer.text.tokens._ENOUGH",
     "first_characters": "packer.text.tokens._FIRST",
-    "worth_processes": "packer.sources.spill.WORTH_PROCESSES",
+    "text_per_process": "packer.sources.spill.TEXT_PER_PROCESS",
     "json_block": "packer.sources.json_files._BLOCK",
     "record_block": "packer.sources.format_reader.BLOCK",
     "parquet_rows": "packer.sources.parquet.LIST_ROWS",
