@@ -25,81 +25,40 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from packer.errors import PackerError, SourceError
+# isort: off
+# `X as X` tells type checkers that a name is public.
+from packer.errors import PackerError as PackerError, SourceError as SourceError
 
 if TYPE_CHECKING:
-    from packer import attention, trainers
-    from packer.api import export, pack, stats, tokenize
-    from packer.exporting.write_export import Export
-    from packer.isolation.check_model import Verdict, check
-    from packer.isolation.probe_step import StepLeaks, probe
-    from packer.loader.batch_formats import MaskedLM, masked_lm
-    from packer.loader.batch_sampler import BatchSampler
-    from packer.loader.dataset import PackedDataset
-    from packer.loader.document_rows import DocumentRows, rows
-    from packer.loader.load import load
-    from packer.loader.row_tokens import StaticShape
+    from packer import attention as attention, trainers as trainers
+    from packer.api import export as export, pack as pack, stats as stats, tokenize as tokenize
+    from packer.exporting.write_export import Export as Export
+    from packer.isolation.check_model import Verdict as Verdict, check as check
+    from packer.isolation.probe_step import StepLeaks as StepLeaks, probe as probe
+    from packer.loader.batch_formats import MaskedLM as MaskedLM, masked_lm as masked_lm
+    from packer.loader.batch_sampler import BatchSampler as BatchSampler
+    from packer.loader.dataset import PackedDataset as PackedDataset
+    from packer.loader.load import DocumentRows as DocumentRows, load as load, rows as rows
+    from packer.loader.row_tokens import StaticShape as StaticShape
     from packer.loader.training_loop import (
-        PackedSchedule,
-        batches,
-        causal_lm_loss,
-        collate,
-        flatten,
-        masked_lm_loss,
-        num_items_in_batch,
-        packed_schedule,
-        static_shape,
+        PackedSchedule as PackedSchedule,
+        batches as batches,
+        causal_lm_loss as causal_lm_loss,
+        collate as collate,
+        flatten as flatten,
+        masked_lm_loss as masked_lm_loss,
+        num_items_in_batch as num_items_in_batch,
+        packed_schedule as packed_schedule,
+        static_shape as static_shape,
     )
-    from packer.options import PackOptions
-    from packer.pipeline.row_contents import RowContents, show
-    from packer.pipeline.tokenizing import TokenizeReport
-    from packer.pipeline.verifying import Verification, verify
-    from packer.report.figures import Comparison, Figures
-    from packer.shards.manifest import Manifest
+    from packer.options import PackOptions as PackOptions
+    from packer.pipeline.row_contents import RowContents as RowContents, show as show
+    from packer.pipeline.tokenizing import TokenizeReport as TokenizeReport
+    from packer.pipeline.verifying import Verification as Verification, verify as verify
+    from packer.report.figures import Comparison as Comparison, Figures as Figures
+    from packer.shards.manifest import Manifest as Manifest
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "BatchSampler",
-    "Comparison",
-    "DocumentRows",
-    "Export",
-    "Figures",
-    "Manifest",
-    "MaskedLM",
-    "PackOptions",
-    "PackedDataset",
-    "PackedSchedule",
-    "PackerError",
-    "RowContents",
-    "SourceError",
-    "StaticShape",
-    "StepLeaks",
-    "TokenizeReport",
-    "Verdict",
-    "Verification",
-    "attention",
-    "batches",
-    "causal_lm_loss",
-    "check",
-    "collate",
-    "export",
-    "flatten",
-    "load",
-    "masked_lm",
-    "masked_lm_loss",
-    "num_items_in_batch",
-    "pack",
-    "packed_schedule",
-    "probe",
-    "rows",
-    "show",
-    "static_shape",
-    "stats",
-    "tokenize",
-    "trainers",
-    "verify",
-]
 
 _HOMES = {
     "attention": (),
@@ -121,8 +80,7 @@ _HOMES = {
     ),
     "loader.batch_formats": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset",),
-    "loader.load": ("load",),
-    "loader.document_rows": ("DocumentRows", "rows"),
+    "loader.load": ("DocumentRows", "load", "rows"),
     "loader.batch_sampler": ("BatchSampler",),
     "loader.row_tokens": ("StaticShape",),
     "options": ("PackOptions",),
@@ -133,6 +91,8 @@ _HOMES = {
     "shards.manifest": ("Manifest",),
 }
 """Public names by the module that defines them. A module without names is itself public."""
+
+__all__ = sorted([*(name for home, names in _HOMES.items() for name in names or [home]), "PackerError", "SourceError"])
 
 
 def __getattr__(name: str) -> object:

@@ -3,8 +3,7 @@
 writing_commands.py  pack, tokenize, export and demo, and their summaries
 reading_commands.py  stats, show, verify and check
 
-command.py           commands and their options, created from declarations
-command_options.py   options that only commands have, such as --json and --report
+command.py           commands and their options, created from declarations; options such as --json and --report
 printing.py          printing of text and JSON; errors as one line and an exit code
 """
 

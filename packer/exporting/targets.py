@@ -190,9 +190,9 @@ class Target:
         return "." + self.files[0].rpartition(".")[2]
 
 
-def _later(name: str, module: str = "packer.exporting.columns") -> Callable[..., Any]:
-    """Return a function of a module that is imported when the function is first called."""
-    return lambda *arguments: getattr(import_module(module), name)(*arguments)
+def _later(name: str) -> Callable[..., Any]:
+    """Return a function of `columns.py`, which is imported when the function is first called."""
+    return lambda *arguments: getattr(import_module("packer.exporting.columns"), name)(*arguments)
 
 
 TARGETS: dict[str, Target] = {
@@ -236,7 +236,7 @@ TARGETS: dict[str, Target] = {
     "hub": Target(
         summary="the packed dataset with a dataset card, for the Hugging Face Hub",
         files=("{shard}.arrow",),
-        small_files=_later("hub_files", "packer.exporting.dataset_card"),
+        small_files=_later("hub_files"),
         keeps_shards=True,
         warning="Add the license to {out}/README.md, and put the dataset's id in place of ORG/NAME there and here: "
         "hf upload ORG/NAME {out} . --repo-type dataset",

@@ -1,6 +1,6 @@
 """Load packed datasets for training: rows by number, and batches in which documents do not attend to each other.
 
-    load.py           paths -> a packed dataset, or several as one in shares
+    load.py           paths -> a packed dataset, or several as one in shares, or only the documents of each row
     dataset.py        rows by number, from a local disk, object storage, or an index with its source
     open_shards.py    mapped shards: columns of record batches as arrays
     index_tokens.py   tokens of an index, copied from the mapped source
@@ -12,7 +12,6 @@ ranks:
     batch_sampler.py  batches of a rank, with a state to resume from
     row_order.py      order of all rows; lanes, in which each rank reads a few of its own shards at a time; the endless
                       order of several datasets; and steps of about equal work
-    document_rows.py  documents of each row, for trainers that build their own examples
 
 Batches, from rows or raw examples. Everything is NumPy until the last step, which converts arrays to tensors:
 

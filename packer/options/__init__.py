@@ -1,11 +1,10 @@
 """Declarations of the options.
 
-    pack_options.py     options that affect the bytes: for reading a source, cutting documents and making rows
-    run_options.py      options of everything that writes a folder; they do not affect the bytes
+    pack_options.py     options of commands that write a dataset
     option.py           how options are declared, how declarations are read, and how users' values are converted
     arguments.py        types of keyword arguments for type checkers and editors, generated from the declarations
 
-`packer/cli/command_options.py` declares the options that only commands have. The command line, the checks of values,
+`packer/cli/command.py` declares the options that only commands have. The command line, the checks of values,
 the manifest's option table and docs/reference/commands/ follow from these declarations. Nothing here imports numpy,
 pyarrow or Numba.
 """
@@ -13,8 +12,7 @@ pyarrow or Numba.
 from __future__ import annotations
 
 from packer.options.option import Option, as_bytes, byte_size, options_of, values_of
-from packer.options.pack_options import PackOptions, ReadOptions
-from packer.options.run_options import RunOptions
+from packer.options.pack_options import PackOptions, ReadOptions, RunOptions
 
 __all__ = [
     "Option",

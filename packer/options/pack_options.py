@@ -1,10 +1,15 @@
-"""Options that affect the bytes of a packed dataset: for reading a source, cutting documents and making rows."""
+"""Options of commands that write a dataset.
+
+`ReadOptions` and `PackOptions` affect its bytes: reading a source, cutting documents and making rows. `RunOptions` say
+where and how the command works.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeAlias
 
 from packer.algorithms import ALGORITHMS, get_algorithm
@@ -17,6 +22,7 @@ from packer.options.option import (
     GROUPS,
     LONG,
     OUTPUT,
+    RANKS,
     READING,
     ROWS,
     TEXT_AND_CHATS,
@@ -31,9 +37,11 @@ from packer.options.option import (
     Untrained,
     WeightsPer,
     as_bytes,
+    as_engine,
     as_length,
     as_names,
     as_path,
+    as_ranks,
     as_share,
     as_template,
     as_token_columns,
@@ -44,12 +52,15 @@ from packer.options.option import (
     options_of,
     values_of,
 )
+from packer.progress import Progress, silent
+from packer.stores import RemotePath
 from packer.stores.paths import tokenizer_name
 
 INT32 = 2**31 - 1
 LONGEST_ROW = 2**24  # 16 million tokens, so that histograms, which have an entry per length, stay small
 PACK = ("pack",)  # commands with options that need tokens, or that do not change the number of rows
 OF_TEXT = ("pack", "stats", "tokenize")
+WRITING = ("pack", "tokenize", "export")
 
 Conflict: TypeAlias = tuple[Sequence[str], str]
 """Names of options that must have their default values, and the end of the error message: the reason and the remedy."""
@@ -554,3 +565,63 @@ class PackOptions(ReadOptions):
 
 
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n\nAttributes:\n{described(options_of(PackOptions).values())}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Where to write an output, how to run its tasks, and whether to replace an existing output."""
+
+    output: Path | RemotePath | str | None = option(
+        None,
+        "Folder to write.",
+        OUTPUT,
+        flags=("-o", "--output"),
+        default_words="the name of the input with a suffix",
+        commands=("pack", "tokenize", "export", "demo"),
+    )
+    workers: int | None = option(
+        None,
+        "Number of threads.",
+        OUTPUT,
+        least=1,
+        default_words="the number of available cores",
+        commands=(*WRITING, "verify"),
+    )
+    sync: bool = option(
+        True,
+        "Call fsync for every file and folder.",
+        OUTPUT,
+        off="Skip fsync: faster, but not safe against a power failure.",
+        commands=WRITING,
+    )
+    overwrite: bool = option(
+        False, "Replace an existing output as soon as the new one is complete.", OUTPUT, commands=WRITING
+    )
+    engine: str = option(
+        "threads",
+        "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage. ray starts a cluster "
+        "on this machine, ray:ADDRESS connects to another cluster, and ray:auto to the cluster of this machine.",
+        RANKS,
+        metavar="ENGINE",
+        convert=as_engine,
+        commands=("pack", "verify"),
+    )
+    ranks: str | None = option(
+        None,
+        "Number of this process, from 0, and number of processes that pack into one folder, as in 0/4. env reads both "
+        "from variables of torchrun, Slurm or SkyPilot.",
+        RANKS,
+        metavar="R/N",
+        convert=as_ranks,
+        commands=("pack",),
+    )
+    progress: Progress = silent
+    """Callback, called as `progress(stage, done, total)` in every stage."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether tasks run on a Ray cluster."""
+        return self.engine != "threads"
