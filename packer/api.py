@@ -198,7 +198,7 @@ def export(
     output: str | Path | None = None,
     *,
     to: str,
-    compression: Compression = "zstd",
+    compression: Compression | None = None,
     eos_id: int | None = None,
     workers: int | None = None,
     sync: bool = True,
@@ -214,7 +214,7 @@ def export(
         output: folder to write; by default the name of the packed dataset with "-TO".
         to: trainer whose columns are written: "megatron", "maxtext", "torchtune", "llama-factory",
             "megatron-indexed" or "parquet"; or "hub" for the rows as they are with a dataset card.
-        compression: compression of the Parquet files.
+        compression: compression of Parquet files, by default "zstd"; other files are not compressed.
         eos_id: token that ends documents, for trainers that use it to find documents or padding ("megatron" with
             `align`, "megatron-indexed"); by default the last token of the first document. Padding is written as this
             token. Documents that do not end in it, or contain it elsewhere, are refused, except by "megatron" if

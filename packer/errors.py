@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from operator import index
 from typing import Any
 
+from packer.plain_text import with_hub_ids
+
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions that reading damaged JSON can raise."""
 
@@ -23,11 +25,11 @@ class PackerError(Exception):
     """A user's mistake or a machine's limit, described in one line: the value, the limit and the remedy.
 
     The command line prints it without a traceback and exits with 1, or with 2 for an `OptionError`. Line breaks, which
-    names quoted from a damaged file may contain, become spaces.
+    names quoted from a damaged file may contain, become spaces. Downloads are named by their ids on the Hub.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
+        super().__init__(with_hub_ids(" ".join(message.splitlines())))
         self.in_command = str(self)
         """The message with options named as on the command line; `str` of an error in Python names them differently."""
 

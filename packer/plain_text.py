@@ -18,6 +18,14 @@ def visible(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+_DOWNLOADED = re.compile(r"[^\s'\"]*/datasets--([^/\s]+)--([^/\s]+)/snapshots/[^/\s:;,'\"]+")
+
+
+def with_hub_ids(text: str) -> str:
+    """Name downloads by their ids on the Hub: "~/.cache/.../datasets--org--name/snapshots/1f2e/a" -> "org/name/a"."""
+    return _DOWNLOADED.sub(r"\1/\2", text)
+
+
 def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> str:
     """Align cells in columns two spaces apart. align: a `<` or `>` per column, by default `<>>>...`."""
     align = align or "<" + ">" * (len(rows[0]) - 1)

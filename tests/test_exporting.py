@@ -157,7 +157,7 @@ def test_a_shard_becomes_a_file_of_exactly_the_columns_and_a_record_batch_a_row_
 @pytest.mark.parametrize("target", ARROW)
 def test_datasets_opens_a_folder_of_arrow_and_overwrite_replaces_all_of_it(packed, tmp_path, target):
     datasets = pytest.importorskip("datasets")
-    record = packer.export(packed, tmp_path / "out", to=target, compression="snappy")
+    record = packer.export(packed, tmp_path / "out", to=target)
     assert record.compression == "none"
     opened = datasets.load_from_disk(str(tmp_path / "out"))
     assert opened.to_list() == read(tmp_path / "out")
@@ -291,6 +291,12 @@ def change(packed: Path) -> None:
             "to is 'nowhere': choose one of megatron, maxtext, torchtune, llama-factory",
         ),
         ("packed", "out", {"compression": "zip"}, "compression is 'zip': choose one of zstd, snappy, none"),
+        (
+            "packed",
+            "out",
+            {"to": "hub", "compression": "zstd"},
+            "compression is zstd, and an export for hub has no Parquet files: leave it out",
+        ),
         ("foreign", "out", {}, "is not a packed dataset: it has no manifest.json"),
         ("changed", "out", {}, "does not match its hash in the manifest: changed after packing; restore it, or pack"),
         ("packed", "file/out", {}, "Not a directory: make it writable, or choose another folder"),

@@ -87,7 +87,7 @@ def test_packed_rows_on_the_hub_are_loaded_by_id_or_address_and_again_without_a_
     with served(hub, "org/x") as address:
         printed = run(tmp_path, address, "-c", LOOK, json.dumps(names + wrong), *COMMANDS)
     verified, shown, figures, exported, of_part, refused, nowhere, *found = map(json.loads, printed.splitlines())
-    assert verified.endswith(" is verified: hashes and structure (1 rows, 5 tokens)\n")
+    assert verified == "org/x is verified: hashes and structure (1 rows, 5 tokens)\n"
     assert "padding" in shown
     assert "1 row of 8 tokens; the fewest possible" in figures
     assert "Written to x-hub\n" in exported

@@ -58,7 +58,9 @@ class CommandOptions:
         metavar="TRAINER",
         commands=("export",),
     )
-    compression: Compression = option("zstd", "Compression of the Parquet pages.", OUTPUT, commands=("export",))
+    compression: Compression | None = option(
+        None, "Compression of the Parquet pages.", OUTPUT, default_words="zstd", commands=("export",)
+    )
     eos_id: int | None = option(
         None,
         "Token that ends documents, for trainers that use it to find documents or padding.",

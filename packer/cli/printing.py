@@ -27,13 +27,13 @@ import click
 
 from packer import signals
 from packer.errors import OptionError, PackerError, StoreError, shortage_behind
-from packer.plain_text import visible
+from packer.plain_text import visible, with_hub_ids
 from packer.signals import Interrupted
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print a text on stdout, or on stderr."""
-    click.echo(visible(text), err=err)
+    click.echo(visible(with_hub_ids(text)), err=err)
 
 
 def echo_painted(text: Callable[[Callable[..., str]], str]) -> None:

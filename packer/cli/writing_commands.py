@@ -211,7 +211,9 @@ Every shard becomes a file, or a few. An interrupted export never looks complete
     help=HELP,
 )
 @click.argument("packed", type=PackedPath())
-def export(packed: Path, *, to: str, compression: str, eos_id: int | None, as_json: bool, **values: object) -> None:
+def export(
+    packed: Path, *, to: str, compression: str | None, eos_id: int | None, as_json: bool, **values: object
+) -> None:
     """Run the command; `HELP` describes it."""
     from packer.exporting import write_export
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, numpy_dtype
 from packer.engines.engine import available_workers, run_tasks
-from packer.errors import UNREADABLE, PackerError, first_line, system_errors
+from packer.errors import UNREADABLE, OptionError, PackerError, first_line, system_errors
 from packer.exporting.columns import Eos, find_eos, with_eos
 from packer.exporting.targets import TARGETS, Target, as_target
 from packer.json_records import JsonRecord, ShardEntry
@@ -102,7 +102,7 @@ def export(
     packed: str | Path,
     *,
     to: str,
-    compression: str = "zstd",
+    compression: str | None = None,
     eos_id: int | None = None,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[Export]:
@@ -113,10 +113,12 @@ def export(
     """
     if as_target(to) not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
-    if compression not in COMPRESSIONS:
+    if compression not in (None, *COMPRESSIONS):
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
-    target = TARGETS[to]
-    compression = compression if target.ending == ".parquet" else "none"
+    target, usual = TARGETS[to], "zstd" if TARGETS[to].ending == ".parquet" else "none"
+    if usual == "none" and compression not in (None, usual):
+        raise OptionError(f"--compression is {compression}, and an export for {to} has no Parquet files: leave it out")
+    compression = compression or usual
     dataset = _load_with_tokens(packed, target)
     if dataset.has_weights and target.columns:
         raise PackerError(

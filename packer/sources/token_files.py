@@ -215,7 +215,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
 def _undescribed(name: str, needed: str) -> PackerError:
     return PackerError(
         f"{name} is a bare array, in which no document begins or ends: give {needed} for tokens, as in --dtype uint16 "
-        f"--eos-id 50256; if it holds the lengths of documents, give it as --lengths {name} (in Python: "
+        f"--eos-id 50256; if it holds lengths of documents, pack it with `packer pack --lengths {name}` (in Python: "
         f"lengths_column='{ARRAY_COLUMN}')"
     )
 
