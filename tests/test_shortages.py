@@ -22,7 +22,7 @@ from packer.options import ReadOptions
 from packer.output.unfinished_output import Output
 from packer.pipeline.tokenizing import tokenize
 from packer.sources import arrow_files
-from packer.text.tokens import is_refusal
+from packer.text.tokenizer import is_refusal
 from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.helpers.pack import hashes, made_documents, save_arrow
 from tests.helpers.writing import write_lines

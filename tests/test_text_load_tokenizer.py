@@ -251,3 +251,22 @@ def test_a_class_that_does_more_than_its_tokenizer_json_is_refused(tmp_path, mon
     )
     with pytest.raises(PackerError, match=r"does not tokenize by a tokenizer\.json alone"):
         open_tokenizer(path)
+
+
+@pytest.mark.parametrize("opens", [open_tokenizer, open_decoder])
+def test_a_panic_of_the_tokenizers_library_is_one_line(tmp_path, monkeypatch, opens):
+    class PanicException(BaseException):
+        """As Rust extensions raise it: no `Exception`."""
+
+    def panic(*_):
+        raise PanicException("index out of bounds")
+
+    folder = Path(save_tokenizer(tmp_path / "tokenizer"))
+    for name in ("_open_json", "of_transformers"):
+        monkeypatch.setattr(f"packer.text.tokenizer.{name}", panic)
+    with pytest.raises(PackerError, match=r"cannot be opened as a tokenizer \(index out of bounds\): name a folder"):
+        opens(str(folder))
+    alone = tmp_path / "alone.json"
+    (folder / "tokenizer.json").rename(alone)
+    with pytest.raises(PackerError, match=r"alone.json is not a tokenizer.json: index out of bounds"):
+        opens(str(alone))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
 
-from packer.errors import PackerError, first_line, hub_is_unreachable
+from packer.errors import PackerError, first_line, hub_is_unreachable, shortage
 from packer.progress import STATUS
 from packer.stores.paths import expanded
 
@@ -178,9 +178,9 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
         opens = getattr(transformers, f"{named}Fast", None) or getattr(transformers, named or "AutoTokenizer")
         # With None, the default, transformers asks on stdin whether to run code that comes with the tokenizer
         return of_transformers(opens.from_pretrained(folder_or_id, trust_remote_code=False)), folder
-    except PackerError:
-        raise
-    except Exception as error:  # HTTP libraries raise different exceptions, depending on their versions
+    except BaseException as error:  # HTTP libraries raise different exceptions, depending on their versions
+        if not is_refusal(error):
+            raise
         if "trust_remote_code" in str(error):
             raise PackerError(
                 f"{path_or_id} comes with its own code (auto_map), which packer does not run: if its tokenizer.json "
@@ -203,7 +203,7 @@ def _generation_ends(folder: Path) -> tuple[int, ...]:
     raise PackerError(f"{path} does not say which tokens end a turn: {reason}; fix or remove it")
 
 
-def _fault(path: Path, error: Exception) -> str:
+def _fault(path: Path, error: BaseException) -> str:
     """Return why a tokenizer was not found (in a folder, the download cache or on the Hub), and the remedy."""
     from huggingface_hub import constants
 
@@ -220,6 +220,14 @@ def _fault(path: Path, error: Exception) -> str:
     if type(error).__name__ == "HFValidationError":  # its message does not help: it is about names of repositories
         return "is no file, no folder, and no Hub id like org/name: check the path"
     return f"is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a tokenizer raised this. It raises plain Exception or, if Rust panics, a BaseException."""
+    if isinstance(error, PackerError):
+        return False
+    is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    return is_known and shortage(error) is None
 
 
 def open_decoder(path_or_id: str) -> Callable[[Any], str]:
@@ -239,7 +247,9 @@ def _open_alone(path: Path) -> Tokenizer:
     """Open a tokenizer.json without a configuration."""
     try:
         backend = _open_json(path)
-    except Exception as error:  # tokenizers raises plain Exception
+    except BaseException as error:
+        if not is_refusal(error):
+            raise
         raise PackerError(f"{path} is not a tokenizer.json: {error}") from error
     special = {"pad_token": str(backend.padding["pad_token"])} if backend.padding is not None else {}
     return of_rust(backend, name=str(path), special_tokens=special, chat_template=None)
@@ -312,7 +322,9 @@ def _open_by_files(folder: Path, name: str, class_name: str) -> Tokenizer | None
             and _keeps_ends(config, special, backend)
         )
         return opened if suffices else None
-    except Exception:  # files may hold anything; transformers reports the fault
+    except BaseException as error:  # files may hold anything; transformers reports the fault
+        if not is_refusal(error):
+            raise
         return None
 
 

@@ -24,9 +24,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import PackerError, SourceError, check_address_space, first_line, shortage
+from packer.errors import PackerError, SourceError, check_address_space, first_line
 from packer.sources.documents import DocumentError
-from packer.text.tokenizer import PROBES, Tokenizer, TokenizerContent, added_tokens, shared_length
+from packer.text.tokenizer import PROBES, Tokenizer, TokenizerContent, added_tokens, is_refusal, shared_length
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -430,14 +430,6 @@ def _concatenated(parts: Sequence[NDArray[np.int32]]) -> Encoded:
 
 def _are_equal(one: Encoded, other: Encoded) -> bool:
     return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Whether a tokenizer raised this. It raises plain Exception or, if Rust panics, a BaseException."""
-    if isinstance(error, PackerError):
-        return False
-    is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
-    return is_known and shortage(error) is None
 
 
 @cache
