@@ -47,7 +47,7 @@ SWITCH = "PACKER_GIGATOKEN"
 """Environment variable that switches gigatoken off if it is 0."""
 
 _ENOUGH = 4 << 20  # bytes of a source, or characters so far, that justify loading gigatoken, which takes a second
-_FIRST = 1 << 19  # number of characters of the first documents, which are all compared
+_FIRST = 1 << 17  # number of characters of the first documents, which are all compared
 _ONE_IN = 1000  # one in this many of all further documents is compared
 
 _SPACES = ("", " ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n ", "\u00a0", "\u2003", "\u3000", "\u200b", "\u0085")
