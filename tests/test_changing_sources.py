@@ -52,14 +52,14 @@ CHANGES = {
 @pytest.mark.parametrize("shard", [0, 2])
 def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypatch, change, shard):
     source = write(tmp_path, "arrow", {"input_ids": made_documents(300)})
-    batches = write_shards.ShardMaker.batches_of
+    parts = write_shards.ShardMaker.parts_of
 
-    def changing(maker, number):
-        if number == shard:
+    def changing(maker, shards):
+        if shard in shards:
             change(source)
-        return batches(maker, number)
+        return parts(maker, shards)
 
-    monkeypatch.setattr(write_shards.ShardMaker, "batches_of", changing)
+    monkeypatch.setattr(write_shards.ShardMaker, "parts_of", changing)
     with pytest.raises(SourceError, match=rf"^{source.name}: {CHANGES[change]}"):
         packer.pack(source, tmp_path / "out", max_len=64, shard_size=30_000, workers=1)
     assert not (tmp_path / "out").exists()
@@ -68,8 +68,8 @@ def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypa
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
     source = write(tmp_path, kind, {"input_ids": made_documents(100)})
-    batches, spill = write_shards.ShardMaker.batches_of, packing.spill_source
-    monkeypatch.setattr(write_shards.ShardMaker, "batches_of", lambda *args: touched(source) or batches(*args))
+    parts, spill = write_shards.ShardMaker.parts_of, packing.spill_source
+    monkeypatch.setattr(write_shards.ShardMaker, "parts_of", lambda *args: touched(source) or parts(*args))
     packer.pack(source, tmp_path / "out", max_len=64)
 
     def changing(opened, *args, **options):
@@ -120,7 +120,7 @@ def test_a_source_truncated_while_it_is_read_gives_a_one_line_error(tmp_path, wh
         import os, sys
         from packer.pipeline import packing, write_shards
         from packer.cli import main
-        owner, name = (write_shards.ShardMaker, "batches_of") if {where!r} != "plan" else (packing, "read_documents")
+        owner, name = (write_shards.ShardMaker, "parts_of") if {where!r} != "plan" else (packing, "read_documents")
         whole = getattr(owner, name)
         def cut(*args, **options):
             os.truncate({str(source)!r}, 8192)

@@ -190,6 +190,21 @@ def test_only_a_damaged_shard_is_written_again(source, expected, unfinished, tmp
     assert {name for name in before if before[name] != after[name]} == {damaged.name}
 
 
+def test_a_task_of_several_small_shards_is_done_again_if_one_is_missing(source, expected, tmp_path, monkeypatch):
+    shrink(monkeypatch, shard_tasks=3)
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill(striking, "data-00003-of-00007")
+        with pytest.raises(Killed):
+            pack(source, out)
+    before = shards_in(out)
+    pack(source, out)
+    kept = sorted(name for name, state in shards_in(out).items() if state == before.get(name))
+    assert len(before) == 3
+    assert kept == ["data-00000-of-00007.arrow", "data-00001-of-00007.arrow"]
+    assert hashes(out) == expected
+
+
 def test_checking_committed_shards_reports_progress(source, unfinished, tmp_path):
     out, steps = shutil.copytree(unfinished, tmp_path / "out"), []
     pack(source, out, progress=lambda *step: steps.append(step))

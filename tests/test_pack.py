@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import packer
@@ -17,6 +18,7 @@ from tests.helpers import naive
 from tests.helpers.opening import open_source
 from tests.helpers.pack import hashes, made_documents, save_arrow, segments_in
 from tests.helpers.small import shrink
+from tests.helpers.writing import write_ipc
 
 
 @pytest.mark.nightly(after=1)
@@ -115,6 +117,25 @@ def test_bytes_do_not_depend_on_workers_threads_locale_or_time_zone(tmp_path):
         found.append(hashes(out))
     assert found[0] == found[1] == found[2]
     assert len(found[0]) > 10
+
+
+@pytest.mark.parametrize(
+    "options", [{"align": 8}, {"algorithm": "wrapped", "labels": False}, {"index_only": True, "balance_ranks": 2}]
+)
+def test_shards_have_the_same_bytes_if_a_task_writes_several_of_them(tmp_path, monkeypatch, options):
+    documents = made_documents(300)
+    labels = [[token if place % 3 else -100 for place, token in enumerate(tokens)] for tokens in documents]
+    columns = {"input_ids": documents, "labels": labels, "name": [f"document {i}" for i in range(len(documents))]}
+    if options.get("labels", True) is False:
+        del columns["labels"]
+    write_ipc(tmp_path / "source.arrow", pa.table(columns), rows=50)
+    options = {"max_len": 64, "shard_size": "2KB", "keep": ["name"], "add_column": ["position_ids"], **options}
+    packer.pack(tmp_path / "source.arrow", tmp_path / "alone", **options)
+    shrink(monkeypatch, shard_tasks=5)
+    manifest = packer.pack(tmp_path / "source.arrow", tmp_path / "together", **options)
+    assert len(manifest.shards) > 20
+    assert hashes(tmp_path / "together") == hashes(tmp_path / "alone")
+    assert list(packer.verify(tmp_path / "together", tmp_path / "source.arrow")) == []
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "bfd", "optimal", "sequential", "wrapped"])

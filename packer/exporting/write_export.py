@@ -259,9 +259,9 @@ def _write_files(
             except (pa.ArrowException, ValueError, NotImplementedError) as error:
                 reason = f"{packed / entry.file} cannot be exported ({first_line(error)})"
                 raise PackerError(f"{reason}: choose another --to") from error
-            for name, path, file in zip(names, paths, files, strict=True):
+            for file in files:
                 file.close()
-                store.put_file(name, path)
+            store.put_files(dict(zip(names, paths, strict=True)))
         return entry.file, [
             WrittenFile(file=name, rows=None if at else entry.rows, bytes=file.bytes, xxh3_128=file.hexdigest())
             for at, (name, file) in enumerate(zip(names, files, strict=True))
@@ -276,7 +276,7 @@ def _write_files(
                 path.hardlink_to(shard)
             except OSError:  # another file system, another owner
                 shutil.copyfile(shard, path)
-            store.put_file(entry.file, path)
+            store.put_files({entry.file: path})
         return entry.file, [WrittenFile(file=entry.file, rows=entry.rows, bytes=entry.bytes, xxh3_128=entry.xxh3_128)]
 
     written = dict(

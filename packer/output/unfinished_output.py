@@ -40,7 +40,7 @@ from packer.errors import UNREADABLE, PackerError
 from packer.json_records import REJECTED, Count, FileIdentity, JsonRecord, ShardEntry, TextIdentity
 from packer.options import PackOptions, RunOptions, byte_size, options_of
 from packer.progress import Progress
-from packer.shards.files import CARD, MANIFEST, WORK, hash_file, matches, names_listed, shard_number
+from packer.shards.files import CARD, MANIFEST, WORK, hash_file, matches, names_listed
 from packer.sources.source import Source
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
@@ -284,18 +284,28 @@ class Output:
                 f"repeat the command, or choose another --output"
             )
 
-    def commit(self, temporary: Path, entry: ShardEntry) -> None:
-        """Put a written shard in place: first its entry, then the shard. For errors see `check_request`."""
-        self.check_request()
-        self.checkpoints.save(f"committed-{shard_number(entry.file)}", Checkpoint(facts=entry.to_dict()))
-        self.store.put_file(entry.file, temporary)
+    def commit(self, task: int, written: Mapping[Path, ShardEntry]) -> None:
+        """Put the shards of a task in place: first their entries, then the shards. For errors see `check_request`.
 
-    def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
-        """Return the entries, by name, of the shards in `names` that are in place with the right size."""
-        sizes = self.store.sizes(among=names)
-        saved = self.checkpoints.facts_of("committed", [shard_number(name) for name in sizes])
-        entries = map(ShardEntry.from_dict, saved.values())
-        return {entry.file: entry for entry in entries if sizes.get(entry.file) == entry.bytes}
+        written: entries by the temporary files of the shards.
+        """
+        self.check_request()
+        facts = {"shards": [entry.to_dict() for entry in written.values()]}
+        self.checkpoints.save(f"committed-{task}", Checkpoint(facts=facts))
+        self.store.put_files({entry.file: path for path, entry in written.items()})
+
+    def committed(self, names: Mapping[int, Sequence[str]]) -> dict[int, list[ShardEntry]]:
+        """Return the entries of the tasks whose shards are all in place with the right sizes.
+
+        names: file names of the shards of each task.
+        """
+        sizes = self.store.sizes(among=[name for each in names.values() for name in each])
+        saved = self.checkpoints.facts_of(
+            "committed", [task for task, each in names.items() if sizes.keys() >= {*each}]
+        )
+        entries = {task: [*map(ShardEntry.from_dict, facts["shards"])] for task, facts in saved.items()}
+        found = {task: [(entry.file, entry.bytes) for entry in each] for task, each in entries.items()}
+        return {task: each for task, each in entries.items() if found[task] == [(n, sizes[n]) for n in names[task]]}
 
     def is_intact(self, entry: ShardEntry) -> bool:
         """Whether a shard in place matches its hash. In object storage, the store itself checks content."""

@@ -179,7 +179,7 @@ def write_rejected_list(folder: Output, rejections: Rejections) -> str:
         with HashingFile(temporary) as file:
             for record in rejections.records():
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
-        folder.store.put_file(REJECTED, temporary)
+        folder.store.put_files({REJECTED: temporary})
     return file.hexdigest()
 
 

@@ -173,7 +173,7 @@ def _write(
     )
     for piece, name in zip(pieces, names, strict=True):
         assert isinstance(piece.path, Path)
-        folder.store.put_file(name, piece.path)
+        folder.store.put_files({name: piece.path})
     folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
     return report, documents.source.counts
 

@@ -378,7 +378,8 @@ class SourceComparison:
         first_row, first = int(self.manifest.shards.column("rows")[:shard].sum()), 0
         counted = Counts()
         try:
-            for made, counts in maker.batches(rows):
+            for copied in maker.copied(rows):
+                made, counts = copied.batch()
                 CURRENT_TASK.report(entry.tokens * first // len(table))
                 found = table.slice(first, made.num_rows)
                 for name in made.schema.names:

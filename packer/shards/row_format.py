@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from packer.options import PackOptions
 _BATCH_BYTES = 2 << 20  # record batches of 1 to 4 MB are written fastest
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RowFormat:
     """Columns and layout of the rows of a dataset."""
 
@@ -89,7 +90,7 @@ class RowFormat:
         """Types of the columns in the shards that are kept from the source with one value per token."""
         return {} if self.index_only else self.kept_tokens
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """Arrow schema of the shards."""
         fields = [pa.field(name, pa.list_(pa.int32(), self.max_len)) for name in self.stored_token_columns]
@@ -108,6 +109,11 @@ class RowFormat:
         """Return the number of rows, at least 1, in a shard of at most `size` bytes."""
         return max(1, size // self.row_bytes)
 
+    @property
+    def batch_rows(self) -> int:
+        """Maximum number of rows in a record batch."""
+        return self.rows_in(_BATCH_BYTES)
+
     def bytes_of(self, rows: int, segments: int) -> int:
         """Return the approximate bytes of rows in shards: the bytes of tokens or, in an index, of segments."""
         if not self.index_only:
@@ -117,9 +123,8 @@ class RowFormat:
 
     def batches(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield (first row, last row + 1) of each record batch of a shard. An index has the same record batches."""
-        size = self.rows_in(_BATCH_BYTES)
-        for first in range(0, rows, size):
-            yield first, min(first + size, rows)
+        for first in range(0, rows, self.batch_rows):
+            yield first, min(first + self.batch_rows, rows)
 
 
 def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:

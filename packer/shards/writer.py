@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,9 +70,9 @@ class Counts(NamedTuple):
 
 
 def ids_in(batch: pa.RecordBatch) -> dict[str, NDArray[np.int32]]:
-    """Return tokens and labels of a record batch, each of shape (rows * max_len,); none of an index."""
-    names = {TREE_INPUT_IDS: "input_ids", "input_ids": "input_ids", "labels": "labels"}
-    return {names[each]: as_numpy(batch[each].values) for each in batch.schema.names if each in names}
+    """Return tokens and labels of a record batch, by column, each of shape (rows * max_len,); none of an index."""
+    names = ("input_ids", TREE_INPUT_IDS, "labels")
+    return {name: as_numpy(batch[name].values) for name in batch.schema.names if name in names}
 
 
 TokenColumns: TypeAlias = Mapping[str, TokenColumn]
@@ -103,43 +104,54 @@ class KeptValues:
         return pc.if_else(as_arrow(is_padding), filler, taken)
 
 
-def build_batch(
-    rows: LocatedRows,
-    lists: NDArray[np.int64],
-    source: TokenColumns,
-    kept: KeptValues,
-    row_format: RowFormat,
-    schema: pa.Schema,
-) -> tuple[pa.RecordBatch, Counts]:
-    """Build the record batch of rows whose segments come from `lists` of the source; count tokens and labels.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopiedRows:
+    """Rows with their values per token."""
+
+    rows: LocatedRows
+    row_format: RowFormat
+    kept: KeptValues
+    columns: Mapping[str, NDArray[Any]]
+    """Values per token by column, shape (rows * max_len, ...); none for an index."""
+
+    trained: NDArray[np.integer[Any]] | None
+    """Number of trained tokens of each segment; None if no labels are written."""
+
+    has_labels: bool
+    """Whether labels were copied; otherwise, they are tokens."""
+
+    def part(self, first: int, last: int, kept: KeptValues) -> CopiedRows:
+        """Return rows first to last - 1, with their own kept values."""
+        begin, end = self.rows.row_starts[[first, last]].tolist()
+        places = slice(first * self.row_format.max_len, last * self.row_format.max_len)
+        columns = {name: values[places] for name, values in self.columns.items()}
+        trained = None if self.trained is None else self.trained[begin:end]
+        return replace(self, rows=self.rows.part(first, last), kept=kept, columns=columns, trained=trained)
+
+    def batch(self) -> tuple[pa.RecordBatch, Counts]:
+        """Build the record batch of the rows, and count their tokens."""
+        max_len = self.row_format.max_len
+        arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(each), max_len) for each in self.columns.values()]
+        arrays += _segment_arrays(self.rows, self.kept, self.row_format)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.row_format.schema)
+        ids = ids_in(batch)
+        if not self.has_labels:
+            ids.pop("labels", None)
+        return batch, Counts.of(self.rows, self.trained, ids.values())
+
+
+def copy_rows(
+    rows: LocatedRows, lists: NDArray[np.int64], source: TokenColumns, kept: KeptValues, row_format: RowFormat
+) -> CopiedRows:
+    """Copy the tokens of rows whose segments come from `lists` of the source.
 
     If the source has no labels, the tokens are the labels. In both cases, the first label of every segment is NO_LOSS.
-    For an index, labels are only counted. schema: `row_format.schema`, built once per shard. Raises a BadTokenError if
-    a token is negative or above `row_format.largest_id`, or if a label is neither a token id nor NO_LOSS.
+    For an index, labels are only counted. Raises a BadTokenError if a token is negative or above
+    `row_format.largest_id`, or if a label is neither a token id nor NO_LOSS.
     """
-    arrays: list[pa.Array] = []
+    made = partial(CopiedRows, rows=rows, row_format=row_format, kept=kept, has_labels="labels" in source)
     if row_format.index_only:
-        trained = _count_labels(rows, lists, source, row_format)
-    else:
-        arrays, trained = _token_arrays(rows, lists, source, row_format)
-    arrays += _segment_arrays(rows, kept, row_format)
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    ids = ids_in(batch)
-    if "labels" not in source:
-        ids.pop("labels", None)  # they are tokens
-    counts = Counts.of(rows, trained, ids.values())
-    if counts.largest_id > row_format.largest_id:
-        places = rows.places(row_format.align, row_format.max_len)
-        for name, values in ids.items():
-            for at in np.flatnonzero(values > row_format.largest_id)[:1]:
-                raise BadTokenError(name, int(np.searchsorted(places, at, side="right")) - 1)
-    return batch, counts
-
-
-def _token_arrays(
-    rows: LocatedRows, lists: NDArray[np.int64], source: TokenColumns, row_format: RowFormat
-) -> tuple[list[pa.Array], NDArray[np.integer[Any]] | None]:
-    """Copy the per-token values of rows. Returns them by column, and the result of `_count_labels`."""
+        return made(columns={}, trained=_count_labels(rows, lists, source, row_format))
     max_len, align = row_format.max_len, row_format.align
     lengths, extents, ends, places = rows.lengths, rows.extents(align), rows.ends(align), rows.places(align, max_len)
     row_ends, tails = np.arange(len(rows)) * max_len + ends, max_len - ends
@@ -147,7 +159,7 @@ def _token_arrays(
     seq_lengths = np.insert(extents, rows.row_starts[1:], tails)  # 0 for a row that is full
     columns = token_columns(Spans(lists, rows.starts, lengths, places), gaps, seq_lengths, source, row_format)
     trained = count_trained(places, columns["labels"]) if "labels" in columns else None
-    return [pa.FixedSizeListArray.from_arrays(as_arrow(values), max_len) for values in columns.values()], trained
+    return made(columns=columns, trained=trained)
 
 
 def token_columns(
@@ -167,12 +179,12 @@ def token_columns(
     size = int(seq_lengths.sum())
     columns: dict[str, NDArray[Any]] = {}
     tokens = columns[row_format.input_ids] = np.empty(size, np.int32)
-    copy_checked("input_ids", source["input_ids"], spans, tokens)
+    copy_checked("input_ids", source, spans, row_format, tokens)
     tokens[gaps] = row_format.pad_id
     if "labels" in row_format.token_columns:
         labels = columns["labels"] = np.empty(size, np.int32) if "labels" in source else tokens.copy()
         if "labels" in source:
-            copy_checked("labels", source["labels"], spans, labels)
+            copy_checked("labels", source, spans, row_format, labels)
         labels[gaps] = NO_LOSS
         labels[spans.places] = NO_LOSS  # this token would be predicted from the previous document
     if "position_ids" in row_format.token_columns:
@@ -213,9 +225,10 @@ def _segment_arrays(rows: LocatedRows, kept: KeptValues, row_format: RowFormat) 
     return [pa.ListArray.from_arrays(as_arrow(offsets), each) for each in values]
 
 
-def copy_checked(name: str, column: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
+def copy_checked(name: str, source: TokenColumns, spans: Spans, row_format: RowFormat, out: NDArray[np.int32]) -> None:
     """Copy tokens or labels. Raises a BadTokenError for a value that is no token id, nor NO_LOSS in "labels"."""
-    bad = gather(column.addresses, spans, NO_LOSS if name == "labels" else 0, out)
+    allowed = NO_LOSS if name == "labels" else 0
+    bad = gather(source[name].addresses, spans, allowed, out, largest=row_format.largest_id)
     if bad >= 0:
         raise BadTokenError(name, bad)
 
@@ -232,25 +245,23 @@ def _count_labels(
         return trained
     places = np.cumsum(lengths) - lengths
     labels = np.empty(int(lengths.sum()), np.int32)
-    copy_checked("labels", source["labels"], Spans(lists, rows.starts, lengths, places), labels)
+    copy_checked("labels", source, Spans(lists, rows.starts, lengths, places), row_format, labels)
     labels[places] = NO_LOSS
     return count_trained(places, labels)
 
 
-def write_shard(
-    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str
-) -> ShardEntry:
-    """Write record batches as an Arrow stream; return the entry of the shard with its final name.
+def write_shard(path: Path, *, parts: Iterable[CopiedRows], row_format: RowFormat, name: str) -> ShardEntry:
+    """Write an Arrow stream; return the entry of the shard with its final name. Reports the number of rows written.
 
-    path: temporary name, which the caller renames or removes. batches: record batches of the shard in order, with their
-    counts. Reports the number of rows written.
+    path: temporary name, which the caller renames or removes. parts: rows of each record batch, in order.
     """
     rows, total = 0, Counts()
     sink = HashingFile(path)
     try:
-        with pa.ipc.new_stream(sink, schema) as stream:
-            for batch, counts in batches:
+        with pa.ipc.new_stream(sink, row_format.schema) as stream:
+            for part in parts:
                 CURRENT_TASK.report(rows)
+                batch, counts = part.batch()
                 stream.write_batch(batch)
                 rows += batch.num_rows
                 total = total.with_counts(counts)

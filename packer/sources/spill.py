@@ -518,7 +518,7 @@ def _atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
         path.parent.mkdir(exist_ok=True)  # without parents: the output may have been removed in the meantime
     with store.temporary(f".{path.name}") as temporary:  # hidden, so that it is removed if this process dies
         yield temporary
-        store.put_file(path.name, temporary)
+        store.put_files({path.name: temporary})
 
 
 def cut_source(source: Source, folder: AnyPath) -> list[Piece]:

@@ -12,7 +12,7 @@ import mmap
 import os
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeAlias, TypeVar
@@ -143,15 +143,17 @@ class Folder:
         self._sync(path.parent)
         return is_written
 
-    def put_file(self, name: str, file: Path) -> None:
-        """Put a local file in place: sync and rename it, or upload it."""
-        self._sync(file)
-        self._rename(file, self.root / name)
+    def put_files(self, files: Mapping[str, Path]) -> None:
+        """Put local files in place, by their names there: sync and rename them, or upload them."""
+        for file in files.values():
+            self._sync(file)
+        for name, file in files.items():
+            self._rename(file, self.root / name)
         self._sync(self.root)
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
-        """Yield a local path to write to, for `put_file`. The file is removed if an exception occurs."""
+        """Yield a local path to write to, for `put_files`. The file is removed if an exception occurs."""
         flat = name.removeprefix(f"{self.temporaries}/").replace("/", "-")
         path = self.root / self.temporaries / f"{flat}.{uuid.uuid4().hex}"  # unique across machines
         try:
@@ -254,8 +256,8 @@ class Objects:
             return False
         return True
 
-    def put_file(self, name: str, file: Path) -> None:
-        (self.root / name).upload(file)
+    def put_files(self, files: Mapping[str, Path]) -> None:
+        self.each(lambda name: (self.root / name).upload(files[name]), list(files))
 
     def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
         return temporary_file(name)  # always removed at the end

@@ -245,7 +245,6 @@ class Spans(NamedTuple):
     places: NDArray[np.int64]  # (spans,) index of the first value in the output
 
 
-_LARGEST = np.iinfo(np.int32).max
 _AHEAD = 2  # segments to prefetch ahead of the copy
 
 
@@ -274,20 +273,22 @@ def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
 
 
 @jit_if_large
-def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
-    """Copy `values` to `out` as int32. Returns whether each value is a token id or equal to `allowed`."""
+def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int, largest: int) -> bool:
+    """Copy `values` to `out` as int32. Returns whether each value is in 0 to `largest`, or equal to `allowed`."""
     out[:] = values.astype(np.int32)
-    return bool(np.sum(((values < 0) & (values != allowed)) | (values > _LARGEST)) == 0)
+    return bool(np.sum(((values < 0) & (values != allowed)) | (values > largest)) == 0)
 
 
 @jit_if_large
-def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
+def _copy_int32(address: int, out: NDArray[np.int32], allowed: int, largest: int) -> bool:
     """Do the same as `_copy_cast` for int32 values: memcpy, then a check of the values while they are in the cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
-    return bool(np.sum((out < 0) & (out != allowed)) == 0)
+    return bool(np.sum(((out < 0) & (out != allowed)) | (out > largest)) == 0)
 
 
-def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]) -> int:
+def gather(
+    column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32], largest: int = np.iinfo(np.int32).max
+) -> int:
     """Copy spans of token ids or labels.
 
     Each type of values has its own kernel, because most columns have one type and compiling takes long.
@@ -299,9 +300,10 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
         spans: values to copy, and their destinations.
         allowed: the only negative value that is accepted: NO_LOSS for labels; 0 for token ids, to accept none.
         out: flat int32 array, C-contiguous.
+        largest: maximum token id.
 
     Returns:
-        The first span with a value that is neither in 0 to 2**31 - 1 nor `allowed`, or -1. The spans before it are
+        The first span with a value that is neither in 0 to `largest` nor `allowed`, or -1. The spans before it are
         copied.
     """
     first_wrong = -1
@@ -312,7 +314,7 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
         found = np.where(codes == code, addresses, np.uint64(0))
         other = None if VALUE_TYPES[code] is np.int32 else np.empty(0, VALUE_TYPES[code])
         may_be_allowed = allowed if np.issubdtype(VALUE_TYPES[code], np.signedinteger) else 0
-        wrong = _gather(found, other, spans.lengths, may_be_allowed, destinations)
+        wrong = _gather(found, other, spans.lengths, may_be_allowed, largest, destinations)
         if wrong >= 0 and not 0 <= first_wrong < wrong:
             first_wrong = int(wrong)
     return first_wrong
@@ -340,6 +342,7 @@ def _gather(
     other: NDArray[Any] | None,
     lengths: NDArray[np.int64],
     allowed: int,
+    largest: int,
     destinations: NDArray[np.uint64],
 ) -> int:
     """Copy the values at addresses to addresses of int32 values; skip spans at address 0.
@@ -354,9 +357,9 @@ def _gather(
             continue
         own = array_at(destinations[s], lengths[s], np.int32)
         if other is None:
-            is_valid = _copy_int32(found[s], own, allowed)
+            is_valid = _copy_int32(found[s], own, allowed, largest)
         else:
-            is_valid = _copy_cast(array_at(found[s], lengths[s], other.dtype), own, allowed)
+            is_valid = _copy_cast(array_at(found[s], lengths[s], other.dtype), own, allowed, largest)
         if not is_valid:
             return s
     return -1

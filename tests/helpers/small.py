@@ -43,6 +43,7 @@ PLACES = {
     "solved_groups": "packer.plan.whole_plan.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
+    "shard_tasks": "packer.pipeline.write_shards.MOST_TASKS",
     "compared_ranges": "packer.pipeline.verifying.BUCKETS",
     # ranks and stores
     "heartbeat": "packer.engines.ranks.INTERVAL",
