@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from packer.report.charts import Plot, element, label
+from packer.report.charts import FONT, Plot, element, label, style_sheet
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH = 688
@@ -206,10 +206,22 @@ DIAGRAMS: dict[str, Callable[[], Plot]] = {
 }
 
 
+def picture(plot: Plot) -> str:
+    """Return the content of an SVG file with the title above the plot, WIDTH pixels wide within a margin of 16."""
+    parts = [
+        element("style", style_sheet()),
+        element("rect", width="100%", height="100%", fill="paper"),
+        label(plot.title, 16, 24, "ink", font_size=14, font_weight="bold"),
+        element("svg", plot.body, x=16, y=40, width=WIDTH, height=plot.height),
+    ]
+    size = {"xmlns": "http://www.w3.org/2000/svg", "width": WIDTH + 32, "height": plot.height + 56}
+    return element("svg", *parts, **size, font_family=FONT, font_size=12) + "\n"
+
+
 def main() -> None:
     """Write all diagrams."""
     for name, draw in DIAGRAMS.items():
-        (PICTURES / f"{name}.svg").write_text(draw().file())
+        (PICTURES / f"{name}.svg").write_text(picture(draw()))
 
 
 if __name__ == "__main__":

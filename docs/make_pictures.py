@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+from make_diagrams import picture
 from PIL import Image
 from selenium import webdriver
 
@@ -58,7 +59,7 @@ def write_trees(data: Path, folder: Path) -> None:
     options = {"max_len": 2048, "tokenizer": tokenizer, "train_on": "each-answer", "share_prefixes": True}
     packer.pack(folder / "chats.jsonl", folder / "trees", **options)
     figures = packed_figures(folder / "trees", for_report=True)
-    (PICTURES / "rows-trees.svg").write_text(SECTIONS["rows"](figures).plot.file())
+    (PICTURES / "rows-trees.svg").write_text(picture(SECTIONS["rows"](figures).plot))
 
 
 def saved_picture(browser: webdriver.Chrome, page: Path, theme: str) -> Image.Image:

@@ -376,7 +376,7 @@ def test_what_does_not_fit_the_static_shape_is_refused(dataset):
         other = packer.StaticShape(tokens=tokens, segments=segments, max_len=MAX_LEN, pad_id=0)
         with pytest.raises(PackerError, match=message.format(tokens, segments)):
             packer.collate(rows, static=other)
-    with pytest.raises(PackerError, match="rows is 0: a batch needs at least 1"):
+    with pytest.raises(PackerError, match="rows is 0: it must be at least 1"):
         packer.static_shape(dataset, rows=0)
 
 

@@ -68,7 +68,7 @@ def test_drop_last_leaves_out_only_what_does_not_fill_a_batch(dataset):
 
 
 def test_a_batch_of_no_rows_is_refused(dataset):
-    with pytest.raises(PackerError, match="rows is 0: a batch needs at least 1"):
+    with pytest.raises(PackerError, match="rows is 0: it must be at least 1"):
         next(packer.batches(dataset, rows=0))
 
 

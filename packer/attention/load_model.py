@@ -133,8 +133,6 @@ class SmallModel:
     """The model: in bfloat16 on the GPU, or in float32 on the CPU without a GPU."""
 
     layers: int
-    """Number of layers of the small model."""
-
     all_layers: int
     """Number of layers in the original config."""
 
@@ -155,7 +153,8 @@ def load_small_model(name: str) -> SmallModel:
             _cut_layers(smaller.get_text_config(), kept)
             for reduce in reductions:
                 reduce(smaller.get_text_config())
-            _make_attention_matter(smaller.get_text_config())
+            if hasattr(text := smaller.get_text_config(), "initializer_range"):
+                text.initializer_range = text.hidden_size**-0.5  # large enough for attention to affect the logits
             model = _create(factory, smaller)
             without_cache = accepted_arguments(model, {"use_cache": False})
             with torch.no_grad():
@@ -302,12 +301,6 @@ def _cut_layers(config: PretrainedConfig, kept: Sequence[int]) -> None:
     config.num_hidden_layers = len(kept)
     if per_layer:
         config.per_layer_config = {place: per_layer[layer] for place, layer in enumerate(kept) if layer in per_layer}
-
-
-def _make_attention_matter(config: PretrainedConfig) -> None:
-    """Enlarge the random weights so that attention affects the logits."""
-    if hasattr(config, "initializer_range"):
-        config.initializer_range = config.hidden_size**-0.5
 
 
 def _reduce_vocabulary_and_experts(config: PretrainedConfig) -> None:

@@ -106,7 +106,9 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
             f"{type(model).__name__} has its own attention, which cannot be replaced: `packer check` lists what is "
             "safe for it"
         )
-    use_document_frequencies(model)
+    for module in longest_rope_modules(model):
+        if not any(isinstance(hook, _ByDocument) for hook in module._forward_hooks.values()):
+            module.register_forward_hook(_ByDocument(), with_kwargs=True)
     _FirstPass(model)
     in_use = _InUse(rows_are_documents=rows_are_documents, tree_obstacle=tree_obstacle(model))
     for module in model.modules():
@@ -413,16 +415,6 @@ def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if torch.is_autocast_enabled(device):
         return tensor.to(torch.get_autocast_dtype(device))
     return tensor.to(value.dtype) if value.dtype in KERNEL_DTYPES else tensor
-
-
-def use_document_frequencies(model: PreTrainedModel) -> None:
-    """Make a model use separate frequencies for each document while it uses packer's attention.
-
-    Has no effect on models whose frequencies do not depend on document lengths.
-    """
-    for module in longest_rope_modules(model):
-        if not any(isinstance(hook, _ByDocument) for hook in module._forward_hooks.values()):
-            module.register_forward_hook(_ByDocument(), with_kwargs=True)
 
 
 @contextmanager

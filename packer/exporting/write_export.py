@@ -61,8 +61,6 @@ class Export(JsonRecord):
     """Record of an export. It has no time, host or absolute path, so that equal exports have equal records."""
 
     to: str
-    """Name of the target."""
-
     packed: Mapping[str, object]
     """Fingerprint, format version, max_len, pad_id and number of rows of the packed dataset."""
 
@@ -76,8 +74,6 @@ class Export(JsonRecord):
     """Token of the padding, if the target needs EOS there."""
 
     files: tuple[WrittenFile, ...]
-    """Files in the order of the shards."""
-
     small_files: Mapping[str, str]
     """Hashes (xxh3-128) of other files, by name."""
 

@@ -241,7 +241,6 @@ class _Check:
         )
 
     def _answer(self, found: StepLeaks) -> tuple[Answer, str]:
-        """Return (answer, reason)."""
         if any(found.moved.values()):
             return "leaks", f"changing one document moved others by {found.largest:.2g} of the largest loss"
         if found.reaching:
@@ -324,7 +323,11 @@ def _step_of(
 
 def _run_alone(model: PreTrainedModel, step_probe: StepProbe) -> list[StepResult]:
     """Run a model with plain attention on single documents. Raises PackerError if it fails."""
-    _use_plain_attention(model)
+    if _implementation(model) not in ("eager", "sdpa"):  # others need boundaries
+        try:
+            model.set_attn_implementation("sdpa")
+        except ValueError:  # not supported by this model
+            model.set_attn_implementation("eager")
     try:
         with document_frequencies(model):
             return step_probe.run_alone(_step_of(model, without_boundaries=True))
@@ -388,16 +391,6 @@ def _masked(model: PreTrainedModel, name: str, batch: Mapping[str, Any]) -> dict
             masks[kind] = torch.zeros_like(masks[kind], dtype=model.dtype).masked_fill(~masks[kind], unseen)
     mask = masks if len(masks) > 1 else next(iter(masks.values()))
     return {name: value for name, value in batch.items() if name != "tree"} | {"attention_mask": mask}
-
-
-def _use_plain_attention(model: PreTrainedModel) -> None:
-    """Switch a model to an implementation that needs no boundaries for single documents."""
-    if _implementation(model) in ("eager", "sdpa"):
-        return
-    try:
-        model.set_attn_implementation("sdpa")
-    except ValueError:  # not supported by this model
-        model.set_attn_implementation("eager")
 
 
 def _implementation(model: PreTrainedModel) -> str:

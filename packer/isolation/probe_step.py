@@ -216,7 +216,6 @@ class DocumentComparison(NamedTuple):
     """Largest difference between a loss in the batch and alone, for each document."""
 
     gradients: float | None
-    """As in `StepLeaks`."""
 
     @property
     def largest(self) -> float:
@@ -242,10 +241,7 @@ class StepProbe:
     """Numbers of the batches that the processes get; batches with different numbers have different tokens."""
 
     process: int
-    """Number of this process."""
-
     tolerance: float
-    """Largest difference that does not count."""
 
     @staticmethod
     def of(

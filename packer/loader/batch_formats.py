@@ -515,8 +515,7 @@ def _choose(
     sizes = np.diff(starts)
     needed = np.where(sizes, np.maximum(np.floor(probability * sizes + 0.5), 1), 0).astype(np.int64)
     order = _shuffled(starts, random[free])
-    chosen: NDArray[np.int64] = free[order[np.arange(len(free)) - starts[:-1].repeat(sizes) < needed.repeat(sizes)]]
-    return chosen
+    return free[order[np.arange(len(free)) - starts[:-1].repeat(sizes) < needed.repeat(sizes)]]
 
 
 def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -47,8 +47,8 @@ class SamplerState:
     rows_done: int
     """Number of rows of the next step that all ranks together have trained on."""
 
-    # How a global batch is divided among ranks. If the position is within a step, the resuming sampler must also have a
-    # batch that ends there.
+    # How a global batch is divided among ranks. If the position is within a step, the resuming sampler must
+    # also have a batch that ends there.
     rows: int
     world_size: int
     is_balanced: bool
@@ -93,10 +93,6 @@ class SamplerState:
                 raise PackerError(
                     f"the sampler's state has {name} {found}, this sampler {expected}: resume with the same {name}"
                 )
-
-    def is_dealt_like(self, other: SamplerState) -> bool:
-        """Whether both states divide a global batch among ranks in the same way."""
-        return all(getattr(self, name) == getattr(other, name) for name in ("rows", "world_size", "is_balanced"))
 
 
 class TrainedDocument(NamedTuple):
@@ -319,7 +315,7 @@ class BatchSampler:
             )
         if step >= self.steps:  # state from the end of an epoch
             step, turn = self.steps, 0
-        elif turn and not saved.is_dealt_like(own):
+        elif turn and (saved.rows, saved.world_size, saved.is_balanced) != (own.rows, own.world_size, own.is_balanced):
             turns = self._turns(step).tolist()
             is_cut = self.lanes is not None and (saved.rows_done % self.lanes or turns[-1] < self.global_batch)
             if own.is_balanced or saved.is_balanced or is_cut or saved.rows_done not in turns:

@@ -245,7 +245,6 @@ class PackedDataset:
         return f"PackedDataset({str(self.path)!r}, rows={len(self):,}, max_len={self.max_len:,})"
 
     def _repr_html_(self) -> str | None:
-        """Return the HTML that notebooks show."""
         return self.manifest.as_html(f"PackedDataset {self.path.name}")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -18,9 +18,9 @@ from packer.shards.manifest import Manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import BadTokenError, TokenColumns, token_columns
 from packer.sources.find_source import SourceLike
-from packer.sources.open_source import open_index_source, read_index_source
+from packer.sources.open_source import open_index_source
 from packer.sources.source import Documents, Watch
-from packer.stores import AnyPath, RemotePath
+from packer.stores import AnyPath
 from packer.token_memory.token_column import Spans, lengths_of
 
 
@@ -29,8 +29,6 @@ class IndexTokens:
     """Columns with one value per token for the rows of an index. After unpickling, a process maps the source itself."""
 
     documents: Documents
-    """Checked documents of the source."""
-
     watch: Watch
     """Watch of the source files, which must not change."""
 
@@ -42,14 +40,7 @@ class IndexTokens:
         """Open the source of an index; see `open_index_source`."""
         if not manifest.options.index_only:
             raise PackerError(f"{folder} holds its tokens, and source is for an index: leave source out")
-        opened, watch = open_index_source(folder, manifest, source)
-        if any(isinstance(file.path, RemotePath) for file in opened.files):
-            raise PackerError(
-                f"{opened.name} is in object storage, and packer.load reads the tokens of an index row by row: copy "
-                "the source to a local disk, or pack without --index-only"
-            )
-        documents = read_index_source(folder, manifest, opened)
-        watch.check()
+        documents, watch = open_index_source(folder, manifest, source)
         row_format = RowFormat.of(replace(manifest.options, index_only=False), documents.source.value_columns())
         return cls(documents=documents, watch=watch, row_format=row_format)
 

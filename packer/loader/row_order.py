@@ -47,8 +47,7 @@ def check_range(name: str, value: int) -> None:
 
 def sorted_by_draw(numbers: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
     """Return the numbers sorted by their draws."""
-    ordered: NDArray[np.int64] = numbers[np.argsort(hashes_of(key, numbers), kind="stable")]
-    return ordered
+    return numbers[np.argsort(hashes_of(key, numbers), kind="stable")]
 
 
 def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
@@ -142,8 +141,7 @@ class LaneOrder:
         first = step * self._taken
         parts = [lane.rows(first, first + self._taken) for lane in self._lanes_of(epoch)]
         turns = np.concatenate([np.arange(len(part)) for part in parts])
-        ordered: NDArray[np.int64] = np.concatenate(parts)[np.argsort(turns, kind="stable")]
-        return ordered
+        return np.concatenate(parts)[np.argsort(turns, kind="stable")]
 
     def shards_of_step(self, epoch: int, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (shards in the windows that a step reads, shards in the windows after these).
@@ -247,8 +245,7 @@ class RowStream:
         if self.key is not None:
             keys = hashes_of(key_of(int(self.key), COMBINED_ROWS, number), shard)
             inside = permuted_all(inside, self._sizes[shard], keys)
-        found: NDArray[np.int64] = self._first_rows[shard] + inside
-        return found
+        return self._first_rows[shard] + inside
 
     def _order(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Return (shards in the order of a pass, end of each shard in that order, rotation in rows)."""
@@ -343,8 +340,7 @@ def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[
     order = np.lexsort((-loads, -sizes[:filled]))
     placed = np.empty(filled, np.int64)
     placed[order] = np.arange(filled)
-    rows: NDArray[np.int64] = np.argsort(placed[slot_of], kind="stable")
-    return rows
+    return np.argsort(placed[slot_of], kind="stable")
 
 
 def _loads(slot_of: NDArray[np.int64], costs: NDArray[np.int64], slots: int) -> NDArray[np.int64]:

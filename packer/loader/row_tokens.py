@@ -28,9 +28,6 @@ Rows = Sequence[Mapping[str, NDArray[Any]]]
 """Rows of a batch; each maps column names to arrays, as `PackedDataset` returns them."""
 
 
-_REMEDY = "call static_shape(dataset, rows=...) with the number of rows per batch"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaticShape:
     """Shape that every batch is padded to. `static_shape` computes the smallest shape that fits a dataset."""
@@ -65,8 +62,6 @@ class RowTokens:
     """Tokens of a batch: concatenated rows, with or without their padding tails, followed by padding up to `static`."""
 
     rows: Rows
-    """Rows that the tokens are taken from."""
-
     counts: list[int]
     """Number of tokens to take from the beginning of each row."""
 
@@ -77,7 +72,6 @@ class RowTokens:
     """Document of each segment, -1 for padding; shape (segments,)."""
 
     static: StaticShape | None = None
-    """Shape that the tokens are padded to."""
 
     @property
     def longest(self) -> int:
@@ -122,7 +116,8 @@ class RowTokens:
         if not segments <= left <= segments * static.max_len:
             raise PackerError(
                 f"a batch has {count:,} tokens in {len(self.lengths):,} segments, which cannot be padded to the static "
-                f"shape of {static.tokens:,} in {static.segments:,}: {_REMEDY}"
+                f"shape of {static.tokens:,} in {static.segments:,}: call static_shape(dataset, rows=...) with the "
+                "number of rows per batch"
             )
         added = np.ones(segments, np.int64)
         whole, rest = divmod(left - segments, max(static.max_len - 1, 1))

@@ -27,13 +27,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from packer.errors import NoLocksError, PackerError, shortage
+from packer.errors import PackerError, shortage
 from packer.json_records import ShardEntry
 from packer.loader.open_shards import OpenShard
 from packer.options import as_bytes, byte_size
 from packer.shards.manifest import Manifest, dataset_key
-from packer.stores import RemotePath, local_files
-from packer.stores.local_files import FileLock
+from packer.stores import RemotePath
+from packer.stores.local_files import FileLock, try_lock
 from packer.stores.paths import expanded
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ReservedFile(NamedTuple):
     """File for a shard that this process fetches."""
 
     path: Path
-    lock: local_files.FileLock
+    lock: FileLock
 
 
 class Wait(Enum):
@@ -107,7 +107,7 @@ class CacheSpace:
                 used = sum(cached.size for cached in self._cached())
         except OSError as error:
             raise PackerError(
-                f"{self.folder} cannot be used as a cache ({error.strerror or error}): choose another cache_dir"
+                f"{self.folder} cannot be used as a cache ({error.strerror or error}): take a cache_dir on a local disk"
             ) from error
         most = used + shutil.disk_usage(self.folder).free
         if self.limit is not None and self.limit > most:
@@ -191,16 +191,6 @@ class CacheSpace:
                         size = state.st_size if part_size is None else int(part_size)
                         found.append(_Cached(Path(file), size, state.st_mtime_ns))
         return found
-
-
-def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock | None:
-    """Lock a file in a cache like `local_files.try_lock`. Raises PackerError if the file system has no locks."""
-    try:
-        return local_files.try_lock(path, shared=shared, create=create)
-    except NoLocksError as error:
-        raise PackerError(
-            f"{path} cannot be locked ({error.strerror}): choose a folder on a local disk as cache_dir"
-        ) from error
 
 
 def _evicted(path: Path) -> bool:

@@ -93,8 +93,7 @@ def batches(
     Raises:
         PackerError: rows is below 1, or an argument is not valid for `collate`.
     """
-    if as_whole("rows", rows) < 1:
-        raise PackerError(f"rows is {rows}: a batch needs at least 1")
+    as_whole("rows", rows, least=1)
     if "shuffle" in options:
         raise PackerError("rows are shuffled unless seed is None, which keeps the order on disk: leave shuffle out")
     make = batch_format(format, **options)
@@ -122,8 +121,7 @@ def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
     Raises:
         PackerError: rows is below 1.
     """
-    if rows < 1:
-        raise PackerError(f"rows is {rows}: a batch needs at least 1")
+    as_whole("rows", rows, least=1)
     counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for offsets, _, _ in dataset.segments())])
     most = np.repeat(np.sort(counts)[-rows:], dataset.most_repeats)[-rows:]
     segments = int(most.sum()) + rows - len(most)
@@ -269,8 +267,7 @@ def packed_schedule(
         PackerError: a number is out of range.
     """
     for name, value in (("batch_size", batch_size), ("global_batch", global_batch), ("epochs", epochs)):
-        if value is not None and value < 1:
-            raise PackerError(f"{name} is {value}: it must be at least 1")
+        as_whole(name, 1 if value is None else value, least=1)
     if not all(0 <= beta < 1 for beta in betas):
         raise PackerError(f"betas are {betas}: they must be at least 0 and below 1")
     packing_factor = dataset.documents_per_row

@@ -55,8 +55,6 @@ class RequestedFile(JsonRecord):
     """Path relative to the source."""
 
     bytes: Count
-    """Size of the file."""
-
     mtime_ns: int | None = None
     """Time of the last write, in nanoseconds since 1970; None for datasets in memory, or if times are ignored."""
 
@@ -69,8 +67,6 @@ class Request(JsonRecord):
     """Options that affect the output, as JSON values by name."""
 
     files: tuple[RequestedFile, ...]
-    """Files of the source in order."""
-
     text: TextIdentity | None = None
     """Everything that determines how text becomes tokens; None for a source of tokens."""
 

@@ -1,4 +1,4 @@
-"""Charts as SVG, in a page or in a file: histograms, and rows."""
+"""Charts as SVG elements of a page: histograms, and rows."""
 
 from __future__ import annotations
 
@@ -89,22 +89,11 @@ class Plot:
     height: int
     body: str
 
-    def inline(self, name: str = "") -> str:
+    def inline(self, name: str) -> str:
         """Return an SVG element of full width for a page. name: value of its attribute `data-plot`."""
-        attributes = {"role": "img", "aria-label": self.title} | ({"data-plot": name} if name else {})
-        size = {"width": "100%", "height": self.height}
-        return element("svg", self.body, class_="plot", **size, **attributes, font_family=FONT, font_size=12)
-
-    def file(self) -> str:
-        """Return the content of an SVG file, 720 pixels wide with a margin of 16, with the title above the plot."""
-        parts = [
-            element("style", style_sheet()),
-            element("rect", width="100%", height="100%", fill="paper"),
-            label(self.title, 16, 24, "ink", font_size=14, font_weight="bold"),
-            element("svg", self.body, x=16, y=40, width=688, height=self.height),
-        ]
-        size = {"xmlns": "http://www.w3.org/2000/svg", "width": 720, "height": self.height + 56}
-        return element("svg", *parts, **size, font_family=FONT, font_size=12) + "\n"
+        attributes = {"role": "img", "aria-label": self.title, "data-plot": name, "width": "100%"}
+        font = {"font_family": FONT, "font_size": 12}
+        return element("svg", self.body, class_="plot", height=self.height, **attributes, **font)
 
 
 # ---- charts ----

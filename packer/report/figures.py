@@ -115,11 +115,6 @@ class Figures:
         return self.totals.segments
 
     @property
-    def shared_tokens(self) -> int:
-        """Number of tokens in no row, because trees store shared beginnings of documents once."""
-        return self.saved_tokens or 0 if self.options.has_trees else 0
-
-    @property
     def packing_factor(self) -> float:
         """Documents per row."""
         return self.totals.documents_packed / self.rows
@@ -229,7 +224,6 @@ class Figures:
         return "\n".join(lines if self.waiting is None else [*lines, "", render_waiting(self.waiting)])
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show."""
         padding = self.padding
         facts = [
             ("documents", f"{self.documents:,}, {count_of(self.tokens, 'token')}"),
@@ -448,7 +442,6 @@ class Comparison:
         return "\n".join([*head, render_table(table, align=align), *map(folded, self.notes())])
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show."""
         head, *lines = self.table()
         return html_table(self.notes()[-1 if self.by == "max_len" else 0], lines, head=head)
 

@@ -169,7 +169,6 @@ class Padding:
     """Ratio by batch size, for batches of segments sorted by length, the longest first."""
 
     packed: float
-    """Ratio of the packed rows."""
 
     def speedup(self, ratio: float) -> float:
         """Return computed tokens at a padding ratio, divided by those of packed rows: 0.90, packed 0.05 -> 9.5."""

@@ -143,7 +143,8 @@ def cards(figures: Figures) -> list[Card]:
             f"{bound[0].upper()}{bound[1:]}.",
         ),
     )
-    tokens = _tokens_card(figures.totals, figures.shared_tokens, has_labels=figures.options.labels)
+    shared = (figures.saved_tokens or 0) * figures.options.has_trees
+    tokens = _tokens_card(figures.totals, shared, has_labels=figures.options.labels)
     return [rows, tokens, _compute_card(figures)]
 
 

@@ -48,10 +48,6 @@ class BatchStore(Protocol):
     """Lists in memory, as non-empty record batches in order. Several threads may read them at the same time."""
 
     @property
-    def owner(self) -> object:
-        """Object that owns the memory."""
-
-    @property
     def ends(self) -> NDArray[np.int64]:
         """Cumulative lengths of the batches; shape (batches,)."""
 

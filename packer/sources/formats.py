@@ -116,7 +116,6 @@ FORMATS: dict[str, InputFormat] = {
         title="text", endings=(".txt",), compressed=(*CODECS,), alone=True, reader="packer.sources.text_files.PlainText"
     ),
 }
-"""All formats by name."""
 
 
 def ending_of(name: str) -> str:

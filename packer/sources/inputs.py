@@ -53,8 +53,6 @@ class Chunk(NamedTuple):
     """Number of bytes of the file up to the end of these documents."""
 
     extra: Mapping[str, Sequence[pa.Array]]
-    """Requested extra columns."""
-
     counts: Mapping[str, int] = {}
     """See `Batch.counts`."""
 
@@ -81,11 +79,7 @@ class MappedLists:
 
     columns: Columns
     labels: bool
-    """Whether there are labels."""
-
     is_copy: bool = False
-    """Whether this is a decoded copy."""
-
     numbers_documents: str = ""
     """Column that numbers the documents of each record from 0; empty if each record makes one document."""
 
@@ -193,8 +187,6 @@ class DecodedInput:
 
     reader: Reader
     needed: tuple[str, ...]
-    """Columns to read."""
-
     extra: tuple[str, ...]
     """Columns among `needed` that stay with the documents. `decode` may return new values; other columns are copied."""
 

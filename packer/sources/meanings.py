@@ -252,8 +252,6 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("answer", "nothing", "packer tokenize", "index of the document in its record"),
     ),
 }
-"""All known fields, by place."""
-
 PROMPTS: dict[tuple[str, str], str | None] = {
     ("prompt", "response"): None,
     ("instruction", "output"): "input",

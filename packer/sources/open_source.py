@@ -9,7 +9,6 @@ from pathlib import Path
 from packer.errors import OtherSourceError, PackerError
 from packer.json_records import FileIdentity, SourceIdentity
 from packer.options import ReadOptions
-from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources.find_source import SourceLike, find_source, one_source
 from packer.sources.formats import open_readers
@@ -18,7 +17,7 @@ from packer.sources.meanings import ATTENTION, OF_CHATS, OF_PROMPTS
 from packer.sources.number_columns import is_array_file, open_array, open_lengths
 from packer.sources.source import Documents, Source, Watch, read_documents
 from packer.sources.token_columns import open_tokens
-from packer.stores import AnyPath, any_path
+from packer.stores import AnyPath, RemotePath, any_path
 from packer.stores.paths import PathList
 
 
@@ -67,10 +66,11 @@ def open_packed_source(
 
 def open_index_source(
     folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
-) -> tuple[Source, Watch]:
-    """Open the source of an index, and check that its files have the recorded names and sizes.
+) -> tuple[Documents, Watch]:
+    """Open the source of an index, and check that its files and the lengths of its documents are those of the pack.
 
-    Returns (source, watch of its files). Raises a PackerError if it is another source, or must be decoded.
+    Returns (documents, watch of its files). Raises a PackerError if it is another source, must be decoded, or is in
+    object storage.
     """
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens: leave source out")
@@ -78,14 +78,15 @@ def open_index_source(
     refuse_decoding(opened)
     watch = Watch.of(opened)
     _refuse_other_files(str(folder), manifest.source.files, opened)
-    return opened, watch
-
-
-def read_index_source(folder: AnyPath, manifest: Manifest, opened: Source, progress: Progress = silent) -> Documents:
-    """Check that all documents in the source of an index have the packed lengths, and return them."""
-    documents = read_documents(opened, progress)
+    if any(isinstance(file.path, RemotePath) for file in opened.files):
+        raise PackerError(
+            f"{opened.name} is in object storage, and packer.load reads the tokens of an index row by row: copy the "
+            "source to a local disk, or pack without --index-only"
+        )
+    documents = read_documents(opened)
     _refuse_other_source(str(folder), manifest.source, documents.identity)
-    return documents
+    watch.check()
+    return documents, watch
 
 
 def refuse_decoding(opened: Source) -> None:

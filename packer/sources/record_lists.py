@@ -110,17 +110,17 @@ def _check_fields(reader: Reader, columns: Columns) -> None:
                 "and labels"
             )
         kind = fields.field(column).type if isinstance(fields, pa.Schema) else None
-        is_nested = is_list(kind) and is_list(kind.value_type) if kind is not None else _is_nested(fields[column])
+        if kind is not None:
+            is_nested = is_list(kind) and is_list(kind.value_type)
+        else:
+            value = fields[column]
+            is_nested = isinstance(value, list) and all(isinstance(one, list) for one in value)
         if not is_nested:
             raise PackerError(
                 f"{name}: --share-prefixes needs records of several documents, and '{column}' holds "
                 f"{'one list' if kind is None else kind} per record: give lists of lists, or set --pairs; chats are "
                 "tokenized with --train-on each-answer"
             )
-
-
-def _is_nested(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, list) for one in value)
 
 
 def _documents(columns: Columns, records: BlockRecords) -> Batch:
@@ -157,19 +157,15 @@ def _nested(records: BlockRecords, column: str) -> pa.Array:
             values = pa.array([record.get(column) for record in records], _NESTED)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             for row, record in enumerate(records):
-                _check_record(record.get(column), row, column)
+                try:
+                    pa.array([record.get(column)], _NESTED)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    message = f"'{column}' holds no lists of lists of integers ({error}); fix the source"
+                    raise DocumentError(row, message, reason="wrong_type") from None
             raise
     for row in np.flatnonzero(np.asarray(values.is_null()))[:1].tolist():
         raise DocumentError(row, null_message(column), reason="missing_value")
     return values.cast(_NESTED)
-
-
-def _check_record(value: object, row: int, column: str) -> None:
-    try:
-        pa.array([value], _NESTED)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        message = f"'{column}' holds no lists of lists of integers ({error}); fix the source"
-        raise DocumentError(row, message, reason="wrong_type") from None
 
 
 CHOSEN, REJECTED = SIDES = tuple(columns_of_side(role) for role in ROLES)

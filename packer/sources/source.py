@@ -81,8 +81,7 @@ class ValueColumn:
     @cached_property
     def addresses(self) -> TokenColumn:
         """Addresses of a column with one or several values per token. For several values, offsets may be computed."""
-        owners = tuple(store.owner for store in self.stores)
-        return TokenColumn.from_arrow(self.chunks, owners if width_of(self.type) is None else None)
+        return TokenColumn.from_arrow(self.chunks, self.stores if width_of(self.type) is None else None)
 
 
 @dataclass(frozen=True)

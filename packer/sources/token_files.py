@@ -465,7 +465,6 @@ class MappedArrays:
     """Cumulative lengths of the batches; shape (batches,)."""
 
     tokens: Mapping[str, TokenColumn]
-    """Addresses of the columns, by name."""
 
     @classmethod
     def of(
@@ -478,11 +477,6 @@ class MappedArrays:
         }
         ends = np.minimum(np.arange(_LISTS_TOGETHER, bounds.lists + _LISTS_TOGETHER, _LISTS_TOGETHER), bounds.lists)
         return cls(columns=columns, bounds=bounds, index=index, ends=ends, tokens=tokens)
-
-    @property
-    def owner(self) -> object:
-        """Object that owns the memory."""
-        return self
 
     @property
     def schema(self) -> pa.Schema:

@@ -148,8 +148,7 @@ def read_array(values: NDArray[Any]) -> NDArray[Any]:
         return values
     assert isinstance(memory, np.ndarray)
     place = int(address - memory.ctypes.data)
-    found: NDArray[Any] = memory[place : place + values.nbytes].view(values.dtype)
-    return found
+    return memory[place : place + values.nbytes].view(values.dtype)
 
 
 def _parts(start: int, stop: int) -> Sequence[tuple[int, int]]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStoreMethods
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -36,6 +35,10 @@ class ObjectState:
         """Return the state from a bucket's answer."""
         modified = int(found["last_modified"].timestamp() * 1_000_000_000)
         return cls(found["size"], found["e_tag"] or "", modified)
+
+
+Children: TypeAlias = Mapping[str, Mapping[str, ObjectState | None]]
+"""For the key of each folder, the keys directly inside: objects with their states, folders with None."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,6 +58,9 @@ class RemotePath:
     state: ObjectState | None = field(default=None, compare=False)
     """Known size and version of the object. Reading another version is an error; None allows any version."""
 
+    children: Children | None = field(default=None, compare=False, repr=False)
+    """Everything in the folder that was listed with this path; None if there was none, so that the store is asked."""
+
     @staticmethod
     def of(address: str) -> RemotePath:
         """Return the path of an address such as "s3://bucket/folder". Raises a PackerError if it is malformed."""
@@ -70,17 +76,12 @@ class RemotePath:
         return f"{self.scheme}://{self.bucket}/{self.key}" if self.key else f"{self.scheme}://{self.bucket}"
 
     def __truediv__(self, name: str | PurePosixPath) -> RemotePath:
-        return self.of(f"{self}/{name}")
+        return self._at(self.of(f"{self}/{name}").key)
 
     @property
     def name(self) -> str:
         """Last part of the path, or the bucket if there is no other part."""
         return self.key.rpartition("/")[2] or self.bucket
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The bucket's address and the parts of the key."""
-        return (f"{self.scheme}://{self.bucket}", *filter(None, self.key.split("/")))
 
     @property
     def suffix(self) -> str:
@@ -90,7 +91,7 @@ class RemotePath:
     @property
     def parent(self) -> RemotePath:
         """The folder above; a bucket is its own parent."""
-        return RemotePath(self.scheme, self.bucket, self.key.rpartition("/")[0])
+        return self._at(self.key.rpartition("/")[0])
 
     def with_suffix(self, suffix: str) -> RemotePath:
         """Return the path with another suffix."""
@@ -112,13 +113,13 @@ class RemotePath:
         return ObjectState.of(self._requested(lambda: self.store.head(self.key)))
 
     def pinned(self) -> RemotePath:
-        """Return the path of the present version of the object. Reading another version raises a `ChangedError`."""
-        return replace(self, state=self.stat())
+        """Return the path of the present or listed version of the object. Reading another raises a `ChangedError`."""
+        return replace(self, state=self.stat(), children=None)
 
     def is_file(self) -> bool:
         """Whether an object has this key."""
-        if not self.key:
-            return False
+        if not self.key or self.children is not None:
+            return self.state is not None
         try:
             self.stat()
         except FileNotFoundError:
@@ -127,6 +128,8 @@ class RemotePath:
 
     def is_dir(self) -> bool:
         """Whether there are objects inside. The empty object that marks a folder in consoles does not count."""
+        if self.children is not None:
+            return self.key in self.children
         first = self._requested(lambda: next(iter(self.store.list(self._inside(), chunk_size=2)), ()))
         return any(each["path"] != self.key for each in first)
 
@@ -140,6 +143,9 @@ class RemotePath:
 
     def iterdir(self) -> Iterator[RemotePath]:
         """Yield the objects (pinned) and folders directly inside, sorted by name."""
+        if self.children is not None:
+            yield from map(self._at, self.children.get(self.key, ()))
+            return
         found = self._requested(lambda: self.store.list_with_delimiter(self._inside()))
         states = {each["path"]: ObjectState.of(each) for each in found["objects"]}
         for key in sorted({key.rstrip("/") for key in (*found["common_prefixes"], *states)}, key=os.fsencode):
@@ -205,8 +211,7 @@ class RemotePath:
                     written = os.pwrite(descriptor, content, start)
                     content, start = content[written:], start + written
 
-            for _ in in_parallel(copy, range(0, size, PART)):
-                pass
+            in_parallel(copy, range(0, size, PART))
 
     def write_bytes(self, content: bytes, *, if_absent: bool = False) -> None:
         """Write the object, completely or not at all.
@@ -247,6 +252,11 @@ class RemotePath:
             some = paths[start : start + 1000]
             self._requested(lambda some=some: self.store.delete(some))  # type: ignore[misc]
 
+    def _at(self, key: str) -> RemotePath:
+        """Return another path in the bucket. If it was listed, its state is known."""
+        of_folder = (self.children or {}).get(key.rpartition("/")[0], {})
+        return replace(self, key=key, state=of_folder.get(key))
+
     def _version(self) -> GetOptions:
         return {"if_match": self.state.etag} if self.state is not None and self.state.etag else {}
 
@@ -257,43 +267,8 @@ class RemotePath:
         return requested(str(self), request)
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPath(RemotePath):
-    """A path in a folder that has been listed, so its objects are known."""
-
-    children: Mapping[str, Mapping[str, ObjectState | None]] = field(default_factory=dict, compare=False, repr=False)
-    """For the key of each folder, the keys directly inside: objects with their states, folders with None."""
-
-    def __truediv__(self, name: str | PurePosixPath) -> ListedPath:
-        return self._at(f"{self.key}/{name}".strip("/"))
-
-    @property
-    def parent(self) -> ListedPath:
-        """The folder."""
-        return self._at(self.key.rpartition("/")[0])
-
-    def is_file(self) -> bool:
-        """Whether an object has this key."""
-        return self.state is not None
-
-    def is_dir(self) -> bool:
-        """Whether there are objects inside."""
-        return self.key in self.children
-
-    def iterdir(self) -> Iterator[ListedPath]:
-        """Yield the objects and folders directly inside."""
-        return map(self._at, self.children.get(self.key, ()))
-
-    def pinned(self) -> RemotePath:
-        """Return the path of the version that was listed."""
-        return RemotePath(self.scheme, self.bucket, self.key, self.state).pinned()
-
-    def _at(self, key: str) -> ListedPath:
-        return replace(self, key=key, state=self.children.get(key.rpartition("/")[0], {}).get(key))
-
-
-def listed(folder: RemotePath) -> ListedPath:
-    """List a folder and everything inside; for errors see `requested`."""
+def listed(folder: RemotePath) -> RemotePath:
+    """List a folder and everything inside. Searching it makes no more requests. For errors see `requested`."""
     children: dict[str, dict[str, ObjectState | None]] = {}  # sorted by name, each name once
     for file in folder.files():
         at, state, is_new = file.key, file.state, True
@@ -302,7 +277,7 @@ def listed(folder: RemotePath) -> ListedPath:
             is_new = above not in children
             children.setdefault(above, {}).setdefault(at, state)
             at, state = above, None
-    return ListedPath(folder.scheme, folder.bucket, folder.key, None, children)
+    return replace(folder, state=None, children=children)
 
 
 AnyPath: TypeAlias = Path | RemotePath

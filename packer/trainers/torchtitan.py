@@ -56,7 +56,6 @@ class PackedDataLoader(ParallelAwareDataloader):
         """Path of the packed dataset; or, as JSON, several paths, or paths with weights."""
 
         seed: int = 0
-        """Seed of the order of rows."""
 
     def __init__(
         self,
