@@ -44,9 +44,6 @@ REFUSED = {
 }
 """Unsupported arguments of an attention layer that would change its result -> the error message of each."""
 
-MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Function of transformers: (row, head, query, key) indices -> whether the query sees the key."""
-
 Embedding: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 """Output of a rotary module: (cos, sin), or one tensor of complex numbers."""
 
@@ -310,12 +307,14 @@ def attention_mask(
     *,
     q_length: int | None = None,
     kv_length: int | None = None,
-    mask_function: MaskFunction | None = None,
+    mask_function: Callable[..., torch.Tensor] | None = None,
     attention_mask: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
     **_: object,
 ) -> None:
     """Return no mask; with the signature of transformers' AttentionMaskInterface.
+
+    mask_function: function from (row, head, query, key) indices to whether the query sees the key.
 
     Raises:
         PackerError: the mask would differ from the segment boundaries: some tokens are masked, or only some tokens

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import IO, Any
 
 import click
 
@@ -42,14 +41,6 @@ def main() -> None:
     cli(prog_name="packer")
 
 
-class _OneLine(click.UsageError):
-    """A usage error that is shown in one line, like all other errors, instead of the four lines of click."""
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the error on stderr."""
-        echo(f"packer: {self.format_message()}", err=True)
-
-
 @contextmanager
 def _one_line_usage_errors(ctx: click.Context) -> Iterator[None]:
     """Show a usage error in one line that refers to the command's help, and as JSON too if `--json` is given."""
@@ -61,7 +52,8 @@ def _one_line_usage_errors(ctx: click.Context) -> Iterator[None]:
         message = visible(f"{what}; see {' '.join(['packer', *of.split(), '--help'])}")
         if "--json" in ctx.meta[ARGUMENTS]:
             echo_error_as_json(message, error.exit_code)
-        raise _OneLine(message, error.ctx) from None
+        echo(f"packer: {message}", err=True)
+        raise click.exceptions.Exit(error.exit_code) from None
 
 
 LIBRARIES = ("numpy", "pyarrow", "numba", "highspy", "datasets", "tokenizers", "transformers", "gigatoken", "torch")

@@ -45,11 +45,9 @@ class NextStep:
         """Return the configuration for a packed dataset, with or without weights of the loss, and its page."""
         lines = self.lines.format(packed=packed, max_len=max_len).splitlines()
         if weights:
-            lines.append(f"with {self.weights}, for the weights of the loss" if self.weights else _NO_WEIGHTS)
+            refused = "but this trainer refuses these rows, because they have weights of the loss"
+            lines.append(f"with {self.weights}, for the weights of the loss" if self.weights else refused)
         return "\n  ".join([f"{self.where} (docs/how-to/trainers/{self.page}.md):", *lines])
-
-
-_NO_WEIGHTS = "but this trainer refuses these rows, because they have weights of the loss"
 
 
 def _export(name: str, page: str, then: str = "") -> NextStep:
@@ -57,18 +55,16 @@ def _export(name: str, page: str, then: str = "") -> NextStep:
     return NextStep(where="Next, export the rows", lines=lines, page=page, exported=True)
 
 
-_HF = NextStep(
-    where="In your script",
-    lines='trainer = Trainer(model, **packer.trainers.hf("{packed}", args))',
-    page="hugging-face",
-    trees=True,
-    weights='loss="weight" in packer.trainers.hf',
-)
-
 _MS_SWIFT = Path(__file__).parents[1] / "trainers" / "ms_swift" / "__init__.py"
 
 STEPS: dict[str, NextStep] = {
-    "hf": _HF,
+    "hf": NextStep(
+        where="In your script",
+        lines='trainer = Trainer(model, **packer.trainers.hf("{packed}", args))',
+        page="hugging-face",
+        trees=True,
+        weights='loss="weight" in packer.trainers.hf',
+    ),
     "trl": NextStep(
         where="In your script",
         lines='trainer = SFTTrainer(model, **packer.trainers.trl("{packed}", args))',

@@ -189,7 +189,6 @@ class CombinedDataset(PackedDataset):
 
     @property
     def column_names(self) -> list[str]:
-        """Names of the columns in each row."""
         return [*self.datasets[0].column_names, SOURCE]
 
     @property
@@ -232,7 +231,6 @@ class CombinedDataset(PackedDataset):
 
     @property
     def most_repeats(self) -> int:
-        """Maximum number of times a row occurs in an epoch."""
         parts = zip(self.datasets, self.counts, self._streams, strict=True)
         return max(-(-count // len(one)) + (count % len(one) + each.begin % len(one) > 0) for one, count, each in parts)
 
@@ -269,13 +267,11 @@ class CombinedDataset(PackedDataset):
         return used if len({each.fingerprint for each in self.datasets}) == len(self.datasets) else None
 
     def first_number(self, epoch: int) -> int:
-        """Return the number of the first row of an epoch."""
         if (epoch + 1) * len(self) >= 2**63:
             raise PackerError(f"epoch is {epoch}, and rows are numbered up to 2^63: choose a smaller epoch")
         return epoch * len(self)
 
     def shard_ranges(self, epoch: int) -> NDArray[np.int64]:
-        """Return (shard, number of its first row, number after its last row) for the shards of an epoch."""
         parts = []
         for stream, count, first in zip(self._streams, self.counts, self._first_shards, strict=False):
             parts.append(stream.shard_counts(epoch * count, (epoch + 1) * count) + np.array([first, 0]))
@@ -289,7 +285,6 @@ class CombinedDataset(PackedDataset):
         return np.asarray(self._first_stored)[sources] + rows
 
     def read(self, indices: Sequence[int]) -> list[Row]:
-        """Return the rows with the given numbers."""
         sources, stored = self._located(np.array(indices, np.int64))
         found: list[Row] = [{} for _ in indices]
         for source in np.unique(sources).tolist():
@@ -301,13 +296,11 @@ class CombinedDataset(PackedDataset):
         return found
 
     def keep(self, shards: Sequence[int] | None) -> None:
-        """Keep these shards open, and close all others; with None, do nothing."""
         if shards is not None:
             for dataset, own in zip(self.datasets, self._by_dataset(shards), strict=True):
                 dataset.keep(own)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch `shards`, which are needed now, then `upcoming` shards in the background. `BatchSampler` calls this."""
         parts = zip(self.datasets, self._by_dataset(shards), self._by_dataset(upcoming), strict=True)
         for dataset, now, after in parts:
             dataset.fetch_ahead(now, after)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -121,9 +121,6 @@ class OpenShard:
             )
 
 
-OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]
-
-
 class OpenShards:
     """Open shards of a dataset, at most `most` at the same time. Several threads may read rows.
 
@@ -132,7 +129,7 @@ class OpenShards:
     returns whether there was one. `open_one` must not refer to the dataset, or the dataset would never be freed.
     """
 
-    def __init__(self, open_one: OpenOne, most: int) -> None:
+    def __init__(self, open_one: Callable[[int, Callable[[], bool]], OpenShard], most: int) -> None:
         self.opened: dict[int, OpenShard] = {}
         self._open_one = open_one
         self._most = most

@@ -96,12 +96,8 @@ class RowTokens:
         if is_real.all() or not is_real.any():
             return whole
         tails = [int(row["seq_lengths"][-1]) * (row["doc_ids"][-1] == PADDING) for row in rows]
-        return cls(
-            rows=rows,
-            counts=[count - tail for count, tail in zip(whole.counts, tails, strict=True)],
-            lengths=whole.lengths[is_real],
-            doc_ids=whole.doc_ids[is_real],
-        )
+        counts = [count - tail for count, tail in zip(whole.counts, tails, strict=True)]
+        return replace(whole, counts=counts, lengths=whole.lengths[is_real], doc_ids=whole.doc_ids[is_real])
 
     def padded(self, static: StaticShape | None) -> RowTokens:
         """Append segments of padding, of 1 to `static.max_len` tokens each, to fill the static shape, if there is one.

@@ -248,20 +248,15 @@ class ShardCache:
         was one.
         """
         entry = self._manifest.shards[number]
-        path = self._folder / entry.file
         with self._local_errors():
             deadline = time.monotonic() + ROOM_PATIENCE
-            while (lock := self._locked(entry)) is None:
-                part = self._space.reserve(path, entry.bytes)
-                if isinstance(part, ReservedFile):
-                    lock = self._fetched(entry, part)
-                    break
-                if part is Wait.OTHER:
+            while isinstance(lock := self._locked_or_fetched(entry), Wait):
+                if lock is Wait.OTHER:
                     deadline = time.monotonic() + ROOM_PATIENCE
                 elif give_up_one():
                     continue
                 elif time.monotonic() > deadline:
-                    raise self._space.shortage(path, entry.bytes)
+                    raise self._space.shortage(self._folder / entry.file, entry.bytes)
                 time.sleep(_PAUSE)
         try:
             return OpenShard(self._folder, entry, self._manifest, lock)
@@ -289,16 +284,19 @@ class ShardCache:
 
     def fetch(self, number: int) -> bool:
         """Fetch a shard ahead of its use. Returns False if there was no space, otherwise True."""
-        entry = self._manifest.shards[number]
         with self._local_errors():
-            lock = self._locked(entry)
-            if lock is None:
-                part = self._space.reserve(self._folder / entry.file, entry.bytes)
-                if isinstance(part, Wait):
-                    return part is Wait.OTHER
-                lock = self._fetched(entry, part)
+            lock = self._locked_or_fetched(self._manifest.shards[number])
+        if isinstance(lock, Wait):
+            return lock is Wait.OTHER
         lock.release()
         return True
+
+    def _locked_or_fetched(self, entry: ShardEntry) -> FileLock | Wait:
+        """Lock a shard for reading, and fetch it first if necessary. Returns a `Wait` if that is not possible now."""
+        if (lock := self._locked(entry)) is not None:
+            return lock
+        part = self._space.reserve(self._folder / entry.file, entry.bytes)
+        return part if isinstance(part, Wait) else self._fetched(entry, part)
 
     def _locked(self, entry: ShardEntry) -> FileLock | None:
         """Lock a shard for reading, so that it stays in the cache. Returns None if it is not there."""

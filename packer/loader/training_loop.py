@@ -240,19 +240,11 @@ def packed_schedule(
 ) -> PackedSchedule:
     """Convert the tuned batch size of a run with one document per row into rows of a packed dataset.
 
-    A row holds `packing_factor` documents. If a step took as many rows as it took documents before, it would be larger
-    by this factor, and there would be fewer steps. There are two remedies:
-
-    - Keep the documents per step (the default): use a global batch of batch_size / packing_factor rows, with less
-      gradient accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay the same (betas are adjusted
-      for rounding to whole rows). Kundu et al. (arXiv 2407.09105) attribute the higher loss of offline packing to its
-      fewer optimizer steps; with as many steps, the gap shrinks.
-    - Keep the rows per step (`global_batch=batch_size`) if fewer rows would leave the hardware idle. A step then sees
-      packing_factor times as many documents, and betas are raised to that power, so that gradients decay over as many
-      documents as before. Krell et al. (arXiv 2107.02027) do this with LAMB: 0.9 becomes 0.81 for a factor of 2. Tune
-      the learning rate again, as for any larger batch, and count its warm-up and decay in the new steps. Do not scale
-      it with the batch size without testing: Wang et al. (arXiv 2410.08081) find that with packing, learning rate and
-      batch size no longer scale together.
+    By default, a step keeps its number of documents: batch_size / packing_factor rows, with the same learning rate,
+    warm-up and betas (adjusted for rounding to whole rows). With `global_batch=batch_size`, a step keeps its number of
+    rows, and sees packing_factor times as many documents. Betas are then raised to that power, as Krell et al. (arXiv
+    2107.02027) do with LAMB: 0.9 becomes 0.81 for a factor of 2. docs/explanation/steps-and-learning-rate.md says how
+    to choose.
 
     A split document counts once.
 

@@ -319,10 +319,6 @@ class TableInMemory:
         """Return the table itself, which is in memory."""
         return self
 
-    def bytes_of(self, names: Sequence[str]) -> int:
-        """Return the size of the given columns in bytes."""
-        return int(_table(self.owner).select(list(names)).nbytes)
-
     def __reduce__(self) -> tuple[object, ...]:
         names, token_names = list(self.chunk_ends), list(self.tokens)
         owner = self.owner.select(names)
@@ -423,7 +419,7 @@ class ArrowReader(Reader):
         has_labels = find_columns(self.fields, self.file.name, columns)
         wanted = columns.wanted(has_labels=has_labels)
         if isinstance(self.table, TableInMemory):
-            size = self.table.bytes_of(wanted)
+            size = int(_table(self.table.owner).select(list(wanted)).nbytes)
             store = TableInMemory.of(self.table.owner, list(dict.fromkeys(wanted)), wanted[: 1 + has_labels])
             return self.of_lists(replace(self.file, bytes=size), store, has_labels=has_labels)
         kinds = [self.fields.field(name).type for name in columns.extra]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -67,9 +67,6 @@ _CHUNKS = 1 << 10  # maximum number of small record batches read together
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MappedLists:
     """An input whose lists are in memory: a mapped file, a table, or the mapped decoded copy of an input."""
-
-    is_mapped: ClassVar[bool] = True
-    """Whether the documents can be addressed in place."""
 
     reader: Reader
     """Reader that decodes the lists; for a decoded copy, the reader of the original file."""
@@ -181,9 +178,6 @@ _THREADS = 2  # number of threads for an input that is read alone
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedInput:
     """A file, or a piece of one, whose documents are decoded each time they are read."""
-
-    is_mapped: ClassVar[bool] = False
-    """Whether the documents can be addressed in place."""
 
     reader: Reader
     needed: tuple[str, ...]
@@ -455,7 +449,7 @@ def check_types(owner: str, names: Sequence[str], inputs: Sequence[Input], numbe
     types = [
         (each.file.name, {name: plain_type(kind) for name, kind in each.declared_types.items()}) for each in inputs
     ]
-    in_place = {each.file.name for each in inputs if each.is_mapped}
+    in_place = {each.file.name for each in inputs if isinstance(each, MappedLists)}
     for name in names:
         declared = [(file, kinds[name]) for file, kinds in types if name in kinds]
         there, kind = "", pa.null()

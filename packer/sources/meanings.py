@@ -94,6 +94,11 @@ _MEDIA = "LLaVA, LLaMA-Factory, TRL"
 _CLASS = "a single number is the class of the document"
 _PADDED = "shows that each document has its own padding; remove the padding first"
 _REPEATED = "follows from `input_ids` and `answer_start_idx`"
+_SPANS = "`begin_offset`, `end_offset` (the last character), and whether the range is trained"
+_OF_TEACHER = "in Axolotl, a list of lists belongs to the top k of a teacher"
+_OF_PADDING = "is 1 for padding in some tools and for tokens in others; use an attention_mask, which is 0 for padding"
+_OF_TEXT = "index of the text that each sequence comes from"
+_BOUNDARIES = "repeats the document boundaries of `attention_mask`, for image models"
 _RENAME = "has different meanings in different tools; name it loss_mask if it is 1 for trained tokens, or remove it"
 _WEIGHTS = (
     *(Field(name, "weight", "weighted losses") for name in ("sample_weight", "loss_weight")),
@@ -156,12 +161,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("input", "prompt", "Capybara"),
         Field("output", "completion", "Capybara"),
         *_MARKS,
-        Field(
-            "train_detail",
-            "spans",
-            "Axolotl",
-            "`begin_offset`, `end_offset` (the last character), and whether the range is trained",
-        ),
+        Field("train_detail", "spans", "Axolotl", _SPANS),
         Field("reasoning_content", "reasoning", "DeepSeek, Qwen"),
         Field("thinking", "reasoning", "gpt-oss"),
         Field("reasoning", "reasoning", "OpenRouter"),
@@ -183,13 +183,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("assistant_mask", "mask", "ART"),
         Field("assistant_tokens_mask", "mask", "no known tool; transformers has an argument of this name"),
         Field("response_mask", "mask", "verl, ROLL"),
-        Field(
-            "target_mask",
-            "mask",
-            "Gemma in JAX",
-            "in Axolotl, a list of lists belongs to the top k of a teacher",
-            only_lists=True,
-        ),
+        Field("target_mask", "mask", "Gemma in JAX", _OF_TEACHER, only_lists=True),
         Field("label_mask", "mask", "OLMo-core"),
         Field("prompt_mask", "inverse_mask", "ROLL"),
         Field("prompt_length", "prompt_length", "Axolotl"),
@@ -197,21 +191,11 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         *(Field(name, "weight", "weighted losses", only_lists=True) for name in ("weight", "weights")),
         *_WEIGHTS,
         *(Field(name, "refused", by, _RENAME) for name, by in (("mask", "many tools"), ("action_mask", "OpenRLHF"))),
-        Field(
-            "padding_mask",
-            "refused",
-            "Automodel",
-            "is 1 for padding in some tools and for tokens in others; use an attention_mask, which is 0 for padding",
-        ),
+        Field("padding_mask", "refused", "Automodel", _OF_PADDING),
         Field("special_tokens_mask", "nothing", "Hugging Face tokenizers", "which tokens are special"),
         Field("token_type_ids", "nothing", "Hugging Face tokenizers", "index of the sentence in a pair"),
         Field("offset_mapping", "nothing", "Hugging Face tokenizers", "position of each token in the text"),
-        Field(
-            "overflow_to_sample_mapping",
-            "nothing",
-            "Hugging Face tokenizers",
-            "index of the text that each sequence comes from",
-        ),
+        Field("overflow_to_sample_mapping", "nothing", "Hugging Face tokenizers", _OF_TEXT),
         Field("length", "nothing", "Hugging Face tokenizers, ms-swift, Axolotl", _REPEATED),
         Field("num_tokens", "nothing", "xtuner", _REPEATED),
         Field("token_count", "nothing", "NeMo, Megatron-Bridge, datatrove", _REPEATED),
@@ -239,12 +223,7 @@ FIELDS: dict[Place, tuple[Field, ...]] = {
         Field("targets", "shifted_labels", "MaxText"),
         Field("targets_segmentation", "shifted_numbers", "MaxText"),
         Field("targets_position", "nothing", "MaxText", "the same as `inputs_position`"),
-        Field(
-            "packing_params",
-            "nothing",
-            "LLaMA-Factory",
-            "repeats the document boundaries of `attention_mask`, for image models",
-        ),
+        Field("packing_params", "nothing", "LLaMA-Factory", _BOUNDARIES),
         *(
             Field(name, "refused", "NeMo Automodel, Megatron-LM", _PADDED)
             for name in ("seq_lens_padded", "cu_seqlens_padded", "cu_seqlens_q_padded")

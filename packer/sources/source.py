@@ -281,7 +281,7 @@ class Source:
     @property
     def mapped(self) -> bool:
         """Whether all documents can be addressed in memory, so that `table` works and nothing must be decoded."""
-        return all(input_.is_mapped for input_ in self.inputs)
+        return all(isinstance(input_, MappedLists) for input_ in self.inputs)
 
     @property
     def has_labels(self) -> bool:

@@ -11,13 +11,13 @@ import re
 from pathlib import Path
 
 from packer.errors import PackerError, first_line, hub_is_unreachable
+from packer.plain_text import with_hub_ids
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Matches ids of datasets: org/name."""
 
 # A Path has lost a slash. A revision is a branch, a tag, a commit, or like refs/pr/1.
 _ADDRESS = re.compile(r"hf:/{1,2}datasets/([^/@]+/[^/@]+)(?:@((?:refs/[^/]+/)?[^/]+))?(?:/(.*))?")
-_DOWNLOAD = re.compile(r".*/datasets--[^/]+--([^/]+)/snapshots/[^/]+(/.*)?")
 TIMEOUT = 10
 """Seconds for the Hub to answer. Other functions of its client retry for half a minute, and log."""
 
@@ -102,8 +102,8 @@ def names_in(hub_id: str, revision: str | None = None) -> set[str]:
 
 def called(folder: Path) -> Path:
     """Return the path by which a packed dataset is called: its folder, or for a download its name on the Hub."""
-    download = _DOWNLOAD.fullmatch(str(folder))
-    return folder if download is None else Path(Path(download[1] + (download[2] or "")).name)
+    named = with_hub_ids(str(folder))
+    return folder if named == str(folder) else Path(Path(named).name)
 
 
 def is_cached_file(link: Path) -> bool:

@@ -37,10 +37,6 @@ class ObjectState:
         return cls(found["size"], found["e_tag"] or "", modified)
 
 
-Children: TypeAlias = Mapping[str, Mapping[str, ObjectState | None]]
-"""For the key of each folder, the keys directly inside: objects with their states, folders with None."""
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class RemotePath:
     """Path of an object, or of a folder of objects, with the methods of `pathlib.Path` that packer uses.
@@ -58,8 +54,11 @@ class RemotePath:
     state: ObjectState | None = field(default=None, compare=False)
     """Known size and version of the object. Reading another version is an error; None allows any version."""
 
-    children: Children | None = field(default=None, compare=False, repr=False)
-    """Everything in the folder that was listed with this path; None if there was none, so that the store is asked."""
+    children: Mapping[str, Mapping[str, ObjectState | None]] | None = field(default=None, compare=False, repr=False)
+    """For the key of each listed folder, the keys directly inside: objects with their states, folders with None.
+
+    None if no folder was listed, so that the store is asked.
+    """
 
     @staticmethod
     def of(address: str) -> RemotePath:
@@ -85,7 +84,6 @@ class RemotePath:
 
     @property
     def suffix(self) -> str:
-        """Suffix of the name, with its dot."""
         return PurePosixPath(self.name).suffix
 
     @property
@@ -94,11 +92,9 @@ class RemotePath:
         return self._at(self.key.rpartition("/")[0])
 
     def with_suffix(self, suffix: str) -> RemotePath:
-        """Return the path with another suffix."""
         return self.parent / PurePosixPath(self.name).with_suffix(suffix).name
 
     def absolute(self) -> RemotePath:
-        """Return the path itself."""
         return self
 
     @property
@@ -138,7 +134,6 @@ class RemotePath:
         return self.is_file() or self.is_dir()
 
     def is_symlink(self) -> bool:
-        """Always False."""
         return False
 
     def iterdir(self) -> Iterator[RemotePath]:
@@ -178,7 +173,6 @@ class RemotePath:
         return self._requested(read)
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """Return the content of the object as text."""
         return self.read_bytes().decode(encoding)
 
     def read_range(self, start: int, length: int) -> memoryview:
@@ -320,21 +314,17 @@ class RemoteFile(io.RawIOBase):
         self._next: Future[memoryview] | None = None  # the part after the current one
 
     def readable(self) -> bool:
-        """Always True."""
         return True
 
     def seekable(self) -> bool:
-        """Always True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position; return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read into a buffer. Returns the number of bytes, 0 at the end."""
         view = memoryview(buffer).cast("B")
         if self._at >= self._size:
             return 0
