@@ -23,7 +23,7 @@ from packer.shards import manifest
 from packer.shards.files import CARD, MANIFEST
 from packer.stores.hub import called
 
-Columns: TypeAlias = Mapping[str, Sequence[NDArray[Any]]]
+ColumnArrays: TypeAlias = Mapping[str, Sequence[NDArray[Any]]]
 """One array per row, by column name."""
 
 Ends = Literal["each", "aligned"]
@@ -113,7 +113,7 @@ def trained_tokens(row: Row, to: str) -> tuple[NDArray[np.int32], NDArray[np.boo
     return tokens, trained
 
 
-def megatron_columns(rows: Sequence[Row]) -> Columns:
+def megatron_columns(rows: Sequence[Row]) -> ColumnArrays:
     """Make the columns of packed sequences in Megatron-Bridge and NeMo, without padding at the end of a row.
 
     These trainers take labels from the tokens, and drop the last token of every sequence, which has no next token.
@@ -144,7 +144,7 @@ def megatron_metadata(dataset: PackedDataset, files: list[str]) -> Mapping[str, 
     return {"_packing_metadata": (json.dumps([found]) + "\n").encode()}
 
 
-def indexed_columns(rows: Sequence[Row]) -> Columns:
+def indexed_columns(rows: Sequence[Row]) -> ColumnArrays:
     """Make the tokens for Megatron-LM's pretraining, which trains every token except the first of a document.
 
     Raises a PackerError if any other token is not trained, because .bin and .idx have no labels.
@@ -162,7 +162,7 @@ def indexed_columns(rows: Sequence[Row]) -> Columns:
     return columns
 
 
-def llama_factory_columns(rows: Sequence[Row]) -> Columns:
+def llama_factory_columns(rows: Sequence[Row]) -> ColumnArrays:
     """Make the columns of packed sequences in LLaMA-Factory; `attention_mask` numbers the documents of a row."""
     tokens = RowTokens.whole(rows)
     ids = tokens.column("input_ids", np.int32)
@@ -175,15 +175,15 @@ def llama_factory_columns(rows: Sequence[Row]) -> Columns:
     return {name: list(values.reshape(len(rows), -1)) for name, values in columns.items()}
 
 
-def torchtune_columns(rows: Sequence[Row]) -> Columns:
+def torchtune_columns(rows: Sequence[Row]) -> ColumnArrays:
     """Make the columns that torchtune's examples have."""
     examples = TorchtuneExamples(tensors="numpy")(rows)
     return {name: [example[name] for example in examples] for name in examples[0]}
 
 
-def maxtext_columns(rows: Sequence[Row]) -> Columns:
+def maxtext_columns(rows: Sequence[Row]) -> ColumnArrays:
     """Make the columns that MaxText's batches have."""
-    columns: Columns = SegmentIdsBatch(tensors="numpy")(rows)
+    columns: ColumnArrays = SegmentIdsBatch(tensors="numpy")(rows)
     return columns
 
 

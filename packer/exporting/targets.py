@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packer.errors import OptionError
 
 if TYPE_CHECKING:
-    from packer.exporting.columns import Columns, Ends
+    from packer.exporting.columns import ColumnArrays, Ends
     from packer.loader.dataset import PackedDataset
     from packer.loader.open_shards import Row
     from packer.options import PackOptions
@@ -162,7 +162,7 @@ class Target:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Arrow type of the values of each column. If empty, the shards' columns are written unchanged."""
 
-    values: Callable[[Sequence[Row]], Columns] = lambda rows: {}
+    values: Callable[[Sequence[Row]], ColumnArrays] = lambda rows: {}
     """Function that makes the columns from rows."""
 
     files: tuple[str, ...] = ("{shard}.parquet",)

@@ -40,6 +40,7 @@ from packer.shards.files import EXPORT_RECORD as RECORD
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.signals import raise_if_interrupted
+from packer.sources.list_checks import as_lists
 from packer.stores import AnyPath, is_remote
 from packer.stores.hub import called
 from packer.stores.paths import local_output, packed_path
@@ -341,12 +342,10 @@ def convert(target: Target, batch: pa.RecordBatch, eos: Eos | None = None) -> pa
         )
     rows = rows_of(batch)
     columns = target.values(rows if eos is None else [with_eos(row, eos) for row in rows])
-    return pa.Table.from_arrays([_lists(columns[field.name], field.type.value_type) for field in schema], schema=schema)
+    return pa.Table.from_arrays([_lists(columns[field.name], field.type) for field in schema], schema=schema)
 
 
-def _lists(rows: Sequence[NDArray[Any]], values_type: pa.DataType) -> pa.Array:
+def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
     """Make a column of lists from one array per row."""
-    ends = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum([len(row) for row in rows], out=ends[1:])
-    values = np.concatenate(rows).astype(numpy_dtype(values_type), copy=False)
-    return pa.ListArray.from_arrays(as_arrow(ends), as_arrow(values))
+    values = np.concatenate(rows).astype(numpy_dtype(kind.value_type), copy=False)
+    return as_lists(as_arrow(values), np.array([*map(len, rows)]), kind)

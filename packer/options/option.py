@@ -47,7 +47,7 @@ Document = Literal["document", "sequence"]
 TokenType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 TrainOn = Literal["all", "completion", "assistant", "last", "each-answer"]
 AnswerPart = Literal["reasoning", "tool_calls"]
-TokenColumn = Literal["position_ids"]
+AddedColumn = Literal["position_ids"]
 WeightsPer = Literal["document", "token"]
 Compression = Literal["zstd", "snappy", "none"]
 

@@ -26,12 +26,12 @@ from packer.options.option import (
     READING,
     ROWS,
     TEXT_AND_CHATS,
+    AddedColumn,
     AnswerPart,
     Document,
     LongPolicy,
     OnError,
     SplitAt,
-    TokenColumn,
     TokenType,
     TrainOn,
     Untrained,
@@ -385,7 +385,7 @@ class PackOptions(ReadOptions):
         default_words="the tokenizer's padding or end-of-sequence token, or 0",
         commands=PACK,
     )
-    add_column: tuple[TokenColumn, ...] = option(
+    add_column: tuple[AddedColumn, ...] = option(
         (),
         "Token columns to write in addition to input_ids and labels.",
         OUTPUT,

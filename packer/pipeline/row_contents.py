@@ -39,7 +39,7 @@ _WIDEST = 40  # maximum width of a kept value in the table, in characters
 _UNKNOWN = "(records may make several documents each, so the number of a document's record is not always known)"
 _COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # colors of consecutive segments
 
-Segment = dict[str, Any]
+ShownSegment = dict[str, Any]
 """A segment of a row, as `--json` prints it. Padding at the end of a row is a segment with document -1 and no tokens.
 
 `extent` is the number of tokens that it takes in the row, including padding by `--align`. Tokens and labels are arrays.
@@ -53,7 +53,7 @@ class RowContents:
     packed: str
     """Folder of the packed dataset."""
 
-    rows: Mapping[int, Sequence[Segment]]
+    rows: Mapping[int, Sequence[ShownSegment]]
     """Segments by row number."""
 
     decode: Decode | None = None
@@ -109,7 +109,7 @@ class RowContents:
             lines = [_painted(segment, line, paint) for segment, line in zip(owners, lines, strict=True)]
         return "\n".join([head, *lines])
 
-    def _table(self) -> tuple[list[list[str]], list[Segment]]:
+    def _table(self) -> tuple[list[list[str]], list[ShownSegment]]:
         """Return (table: a head, then a line per segment or tree node; segment of each line).
 
         The line of a segment has its row if rows are named, its length, document, trained tokens, origin, kept columns
@@ -119,7 +119,7 @@ class RowContents:
         kept, kept_tokens = (list(segments[0][1][key]) for key in ("kept", "kept_tokens"))
         named = [*self.origin, *(f"{name} (group)" if name == self.group_by else name for name in kept)]
         table = [["", "tokens", "document", "from", "trained", *named, "begins", *kept_tokens]]
-        owners: list[tuple[int, Segment]] = []
+        owners: list[tuple[int, ShownSegment]] = []
         for number, segment in segments:
             if segment["doc_id"] < 0:
                 cells = [f"{segment['extent']:,}", "padding", "", "0", *[""] * (len(named) + 1 + len(kept_tokens))]
@@ -153,7 +153,7 @@ class RowContents:
             table = [[row, *line] for row, line in zip(rows, table, strict=True)]
         return table, [segment for _, segment in owners]
 
-    def _text_lines(self, segments: Sequence[Segment], paint: Paint | None) -> Iterator[str]:
+    def _text_lines(self, segments: Sequence[ShownSegment], paint: Paint | None) -> Iterator[str]:
         """Yield all tokens of segments as text, and distinguish trained tokens from context.
 
         With color, trained tokens are bold and context is dim. Without color, trained tokens are between [[ and ]].
@@ -292,7 +292,7 @@ def _refuse_another(tokenizer: str, dataset: PackedDataset) -> None:
         )
 
 
-def _rows_of_document(dataset: PackedDataset, document: str) -> dict[int, list[Segment]]:
+def _rows_of_document(dataset: PackedDataset, document: str) -> dict[int, list[ShownSegment]]:
     """Return the segments of a document, by row number."""
     if not document.isdecimal():
         raise PackerError(f"--document is {document!r}: give the number of a document")
@@ -302,7 +302,7 @@ def _rows_of_document(dataset: PackedDataset, document: str) -> dict[int, list[S
     return {row: [each for each in segments_of(dataset, row) if each["doc_id"] == int(document)] for row in rows}
 
 
-def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
+def segments_of(dataset: PackedDataset, number: int) -> list[ShownSegment]:
     """Return the segments of a row, with its kept columns. Raises a PackerError if it does not exist."""
     try:
         row: Mapping[str, Any] = dataset[number]
@@ -316,7 +316,7 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
     found = []
     for index, (length, document) in enumerate(zip(lengths, row["doc_ids"], strict=True)):
         tokens = slice(place, place + (length if document >= 0 else 0))
-        segment: Segment = {"segment": index} | {name: int(row[column][index]) for name, column in numbers.items()}
+        segment: ShownSegment = {"segment": index} | {name: int(row[column][index]) for name, column in numbers.items()}
         columns = {"input_ids": input_ids_in(row), "labels": "labels"}
         segment |= {name: row[column][tokens] for name, column in columns.items() if column in row}
         if document >= 0:
@@ -331,12 +331,12 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
     return found
 
 
-def _trained(segment: Segment) -> str:
+def _trained(segment: ShownSegment) -> str:
     """Return the number of trained tokens as text; "?" if the dataset has no labels."""
     return f"{(segment['labels'] >= 0).sum():,}" if "labels" in segment else "?"
 
 
-def _branches(segment: Segment) -> Iterator[Segment]:
+def _branches(segment: ShownSegment) -> Iterator[ShownSegment]:
     """Yield the nodes of a tree, each with its values per token; nothing for an ordinary document."""
     for node in segment.get("nodes", ()):
         here = slice(node["first"], node["first"] + node["tokens"])
@@ -344,14 +344,14 @@ def _branches(segment: Segment) -> Iterator[Segment]:
         yield node | {name: segment[name][here] for name in ("input_ids", "labels")} | {"kept_tokens": kept}
 
 
-def _painted(segment: Segment, line: str, paint: Paint) -> str:
+def _painted(segment: ShownSegment, line: str, paint: Paint) -> str:
     """Color the line of a segment; neighbors have different colors."""
     if segment["doc_id"] < 0:
         return paint(line, dim=True)
     return paint(line, fg=_COLORS[segment["segment"] % len(_COLORS)])
 
 
-def _marked(segment: Segment, decode: Decode | None, paint: Paint | None) -> str:
+def _marked(segment: ShownSegment, decode: Decode | None, paint: Paint | None) -> str:
     """Return the tokens of a segment as text, with runs of trained tokens marked."""
     ids, labels = segment["input_ids"], segment.get("labels")
     trained = [True] * len(ids) if labels is None else (labels >= 0).tolist()

@@ -39,7 +39,7 @@ from packer.sources.meanings import ATTENTION, counted_fields
 from packer.stores import RemotePath
 from packer.token_memory.token_column import TokenColumn, list_lengths
 
-Step: TypeAlias = Callable[[Batch], Batch]
+BatchStep: TypeAlias = Callable[[Batch], Batch]
 """A check or change of a batch. Raises a DocumentError with the index of the document in the batch."""
 
 
@@ -202,7 +202,7 @@ class DecodedInput:
     masks: tuple[str, ...] = ()
     """Mask columns that `decode` applies: it strips padding or makes labels."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[BatchStep, ...] = ()
     """Steps applied to each batch, in order."""
 
     numbers_documents: str = ""

@@ -27,7 +27,7 @@ from packer.sources.documents import (
     null_message,
 )
 from packer.sources.format_reader import Reader
-from packer.sources.inputs import DecodedInput, Step, check_types
+from packer.sources.inputs import BatchStep, DecodedInput, check_types
 from packer.sources.list_checks import (
     BlockRecords,
     as_lists,
@@ -247,7 +247,7 @@ def source_of_records(
         empty: empty documents that take the place of an unusable record.
         encoder: encoder of texts; without it, a record makes several documents with labels.
     """
-    kept, steps = options.value_columns, list[Step]()
+    kept, steps = options.value_columns, list[BatchStep]()
     if encoder is None or (encoder.has_labels and encoder.documents_per_record != 1):
         most = LONGEST if options.pairs else options.tree_len  # a pair is always one tree
         stored, numbered = options.has_trees, options.numbers_records

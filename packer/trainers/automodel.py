@@ -26,7 +26,7 @@ from packer.loader.dataset import PackedDataset
 from packer.trainers.guard import PackedPaths, open_rows
 
 
-class Row(dict[str, Any]):
+class GuardedRow(dict[str, Any]):
     """A row, or its columns. Code other than `collate` that reads it gets an error with the remedy."""
 
     def __missing__(self, name: object) -> Any:
@@ -51,7 +51,7 @@ class PrepackedRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> GuardedRow:
         row = self._rows[index]
         inputs, labels = self._collate([row])
         extents = row["seq_lengths"].tolist()
@@ -64,10 +64,10 @@ class PrepackedRows:
             "seq_lens": lengths[:documents],
             "seq_lens_padded": [*extents[: documents - 1], sum(extents[documents - 1 :])],
         }
-        return Row(prepacked=Row(columns))  # under a key that only `collate` knows
+        return GuardedRow(prepacked=GuardedRow(columns))  # under a key that only `collate` knows
 
 
-def collate(rows: list[Row]) -> dict[str, Any]:
+def collate(rows: list[GuardedRow]) -> dict[str, Any]:
     """Return a batch of Automodel's `packed_sequence_thd_collater`, in which the rows are joined into one.
 
     FlashAttention in transformers finds documents by their positions only if there is a single row.
