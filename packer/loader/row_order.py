@@ -57,15 +57,8 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     resumed in a newer environment therefore continues with the rows that it has not seen. The result takes 8 bytes per
     row; computing it takes 40 bytes per row. Without a seed, rows stay in the order on disk.
     """
-    numbers = np.arange(rows, dtype=np.uint64)
-    if seed is None:
-        return numbers.astype(np.int64)
-    keys = hashes_of(key_of(seed, ROW_ORDER, epoch), numbers)
-    # The row number replaces the low bits of its key: all keys differ, so every sort gives the same order.
-    low = np.uint64((1 << max(rows - 1, 0).bit_length()) - 1)
-    sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
-    order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
-    return order
+    numbers = np.arange(rows)
+    return numbers if seed is None else sorted_by_draw(numbers, key_of(seed, ROW_ORDER, epoch))
 
 
 def whole_shards(shard_rows: Sequence[int]) -> NDArray[np.int64]:
