@@ -124,6 +124,16 @@ def test_the_published_form_packs_all(histogram, max_segments):
     assert packs_of(patterns) == packs_of(nnlshp(histogram, 3 if max_segments is None else max_segments))
 
 
+@jit_only
+def test_a_part_begun_with_the_patterns_of_all_needs_as_few_packs():
+    rng = np.random.default_rng(3)
+    whole = np.append(0, rng.integers(0, 10**6, 64))
+    part = rng.multinomial(30_000, whole / whole.sum())
+    begun = nnlshp(part, 3, nnlshp(whole, 3))
+    assert_valid(begun, part, 3)
+    assert begun.packs == pytest.approx(nnlshp(part, 3).packs, rel=0.001)
+
+
 def test_the_published_form_refuses_what_it_cannot_list():
     histogram = histogram_of(4096, {4096: 1})
     with pytest.raises(PackerError) as error:

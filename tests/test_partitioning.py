@@ -213,6 +213,13 @@ def test_a_trainer_that_reads_rows_in_order_sees_about_the_same_lengths_in_every
     assert max(quarters) < 1.1 * min(quarters)
 
 
+def test_partitions_of_mixed_are_drawn_like_the_first_one():
+    plan, _ = planned(like_real(60_000, longest=1024), 1024, 1000, algorithm="mixed", max_segments=3)
+    rows, drawn = np.array([(p.packs, p.counts.tolist().count(1)) for p in plan.patterns()]).T
+    assert len(rows) > 10
+    assert (drawn / rows).std() < 0.05
+
+
 def test_auto_solves_long_documents_and_mixed_draws_them():
     lengths = np.random.default_rng(0).integers(200, 2048, 4_000)
     solved = get_algorithm("auto").solve(np.bincount(lengths, minlength=2049)).packs

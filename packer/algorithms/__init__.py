@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 class Solver(Protocol):
     """Signature of a histogram algorithm."""
 
-    def __call__(self, histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    def __call__(
+        self, histogram: NDArray[np.int64], max_segments: int | None = None, start: Patterns | None = None
+    ) -> Patterns:
         """Pack `histogram[l]` segments of every extent l into packs of `len(histogram) - 1` tokens.
 
         histogram: int64, shape (max_len + 1,), with histogram[0] == 0. max_segments: maximum number of segments in a
-        pack; None sets no limit.
+        pack; None sets no limit. start: patterns of all documents, with which an algorithm that `proves` or `continues`
+        begins to pack a part of them; never given to others.
         """
         ...
 
@@ -74,6 +77,9 @@ class Algorithm:
 
     proves: bool = False
     """Whether the algorithm may prove a higher lower bound than `packer.algorithms.bounds`."""
+
+    continues: bool = False
+    """Whether `solve` always packs a part of the documents faster if it begins with the patterns of all."""
 
     keeps_whole: bool = True
     """Whether only documents longer than max_len are cut. If False, lower bounds for whole documents do not hold."""
@@ -126,6 +132,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             name="nnlshp",
             summary="Non-negative least squares (Krell et al.): every way to fill a pack, 3 segments by default.",
             solve=_in_file("nnls", "nnlshp"),
+            continues=True,
         ),
         Algorithm(
             name="spfhp",

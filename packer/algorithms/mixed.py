@@ -14,9 +14,8 @@ exactly full, which may save a few rows, but rows are less mixed.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,9 @@ from packer.algorithms.patterns import Patterns, Rows
 
 SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Shares of the tokens reserved for the solver, tried in turn."""
+
+PROBED = 1 / 32
+"""Share of the tokens that is drawn to see whether drawn rows are worth as much as rows of the solver."""
 
 WORK_OF_REST = 2_000_000
 """Work limit of the solver for the reserved segments, about 0.1 seconds; see `packer.algorithms.optimal.Limits`."""
@@ -58,6 +60,9 @@ class Mix:
     rest: Patterns
     """Patterns of all other rows."""
 
+    share: float = 0.0
+    """Value of SHARES that was used; 0 if all rows follow patterns."""
+
     lower_bound: int = 0
     """Lower bound on the number of rows that the solver proved; 0 if it did not run on all segments."""
 
@@ -70,7 +75,7 @@ class Mix:
         """Return the extents of the rows, drawn rows first. `order` must be the array that `mix` was called with."""
         if not self.drawn:
             return self.rest
-        drawn = _draw_most(order, max_len, max_segments, far=self.far).part(0, self.drawn)
+        drawn = draw_rows(order.copy(), max_len, max_segments, most=self.drawn, far=self.far)
         counts = np.ones(self.drawn, np.int64)
         return joined_patterns(Patterns(offsets=drawn.row_starts, extents=drawn.values, counts=counts), self.rest)
 
@@ -82,23 +87,33 @@ def mix(
     *,
     always_draws: bool,
     work: int,
+    first: Mix | None = None,
     start: Patterns | None = None,
+    values: NDArray[np.float64] | None = None,
 ) -> Mix:
     """Choose how many rows to draw: the largest number that needs no more rows than the solver alone.
 
     order: extents in random order, int32, shape (segments,). work: work limit of the solver for all segments. The
     solver packs all segments only if no drawing reaches the lower bound. With `always_draws` it never does, and the
-    drawing that needs the fewest rows is used. start: patterns with which the solver begins. They are known if a linear
-    program proved that no packing reaches the lower bound, so the solver runs first. If its values prove that drawing
-    needs more rows even with the largest share reserved, `far` is not tried.
+    drawing that needs the fewest rows is used. first: rows of another partition of the same documents, which are tried
+    first; only a larger share may be reserved. start: patterns with which the solver begins. values: values of extents,
+    see `Patterns.values`. If drawn rows are worth less than rows of the solver, no rows are drawn.
     """
     histogram = np.bincount(order, minlength=max_len + 1)
+    if values is not None and not always_draws:
+        most = int(PROBED * (histogram @ np.arange(max_len + 1))) // max_len
+        few = draw_rows(order.copy(), max_len, max_segments, most=most)
+        if len(few) - values[few.values].sum() > 1:
+            return _solved(histogram, max_segments, work, start)
     least = lower_bound(histogram, max_segments)
-    best = None if start is None else _solved(histogram, max_segments, work, start)
-    most = len(order) if best is None else best.packs  # drawings that need more rows are skipped
+    best: Mix | None = None
+    most = len(order)  # drawings that need more rows are skipped
     is_hopeless = False
-    for far in (False, True) if len(order) > NEAR else (False,):
-        for drawn in () if is_hopeless else _ways_to_draw(order, max_len, max_segments, far=far):
+    fars = (False,) if len(order) <= NEAR else (False, True) if first is None else (first.far,)
+    shares = [share for share in SHARES if first is None or share >= first.share]
+    for far in fars:
+        ways = () if is_hopeless else _ways_to_draw(order, max_len, max_segments, shares, far=far)
+        for share, drawn in ways:
             left = histogram - np.bincount(drawn.values, minlength=max_len + 1)
             needed = lower_bound(left, max_segments)
             if best is not None and best.rest.values is not None:
@@ -108,52 +123,46 @@ def mix(
                 continue
             enough = (least if best is None else most) - len(drawn)
             rest = auto(left, max_segments, work=WORK_OF_REST, enough=enough)
-            found = Mix(drawn=len(drawn), far=far, rest=rest, lower_bound=0 if best is None else best.lower_bound)
+            proved = 0 if best is None else best.lower_bound
+            found = Mix(drawn=len(drawn), far=far, rest=rest, share=share, lower_bound=proved)
             if found.packs == least:
                 return found
             if best is None and not always_draws:
-                best = _solved(histogram, max_segments, work)
+                best = _solved(histogram, max_segments, work, start)
                 found, most = replace(found, lower_bound=best.lower_bound), best.packs
             if found.packs <= most:
                 if not always_draws:
                     return found
                 best, most = found, found.packs - 1
-    return best or _solved(histogram, max_segments, work)
+    return best or _solved(histogram, max_segments, work, start)
 
 
-def _solved(histogram: NDArray[np.int64], max_segments: int | None, work: int, start: Patterns | None = None) -> Mix:
+def _solved(histogram: NDArray[np.int64], max_segments: int | None, work: int, start: Patterns | None) -> Mix:
     """Pack all segments with the solver."""
     rest = auto(histogram, max_segments, start, work=work)
     return Mix(drawn=0, far=False, rest=rest, lower_bound=rest.lower_bound)
 
 
-def _ways_to_draw(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, far: bool) -> Iterator[Rows]:
-    """Yield drawn rows for each share of SHARES."""
+def _ways_to_draw(
+    order: NDArray[np.int32], max_len: int, max_segments: int | None, shares: Sequence[float], *, far: bool
+) -> Iterator[tuple[float, Rows]]:
+    """Yield each share and the rows drawn from the other tokens."""
     total = int(order.sum(dtype=np.int64))
-    drawn = _draw_most(order, max_len, max_segments, far=far)
+    drawn = draw_rows(order.copy(), max_len, max_segments, reserve=int(SHARES[0] * total), far=far)
     before = None
-    for share in SHARES:
+    for share in shares:
         count = min(len(drawn), int((1 - share) * total / max_len))
         if count and count != before:
-            yield drawn.part(0, count)
+            yield share, drawn.part(0, count)
         before = count
 
 
-def _draw_most(order: NDArray[np.int32], max_len: int, max_segments: int | None, *, far: bool) -> Rows:
-    """Draw as many rows as possible with the smallest share reserved."""
-    reserve = int(SHARES[0] * order.sum(dtype=np.int64))
-    return draw_rows(order.copy(), max_len, max_segments, reserve=reserve, far=far)
+LEFT, NEARBY, TAKEN_FAR, SKIPPED = range(4)
+"""Rows of the counts of segments that are not drawn yet, by extent.
 
-
-class _Drawing(NamedTuple):
-    """Segments that are not in a row yet."""
-
-    order: NDArray[np.int32]  # (segments,) extents in random order; segments before the current position are drawn
-    left: NDArray[np.int64]  # (max_len + 1,) number of segments left of each extent
-    near: NDArray[np.int64]  # (max_len + 1,) number of `left` among the next `ahead` positions, which may close a row
-    taken_far: NDArray[np.int64]  # (max_len + 1,) number of segments beyond these positions that already closed a row
-    skipped: NDArray[np.int64]  # (max_len + 1,) number of segments in `order` that closed a row and must be skipped
-    closers: NDArray[np.int64]  # (3,) scratch space for the extents of closing segments
+LEFT: all of them. NEARBY: those among the next `ahead` positions of the order. TAKEN_FAR: segments beyond these
+positions that already closed a row. SKIPPED: segments of the order that closed a row, so the order skips them.
+"""
 
 
 def draw_rows(
@@ -162,6 +171,7 @@ def draw_rows(
     max_segments: int | None = None,
     *,
     reserve: int = 0,
+    most: int | None = None,
     ahead: int = NEAR,
     far: bool = False,
 ) -> Rows:
@@ -171,25 +181,30 @@ def draw_rows(
     it did not fit after 4, so 6 closed the row.
 
     order: extents in random order, int32, shape (segments,); used as scratch space. reserve: least number of tokens
-    left over. A larger reserve gives the same rows, but fewer. ahead: number of upcoming segments that may close a row.
-    far: whether segments from anywhere may close a row if the upcoming ones cannot.
+    left over. most: maximum number of rows. A larger reserve, or fewer rows, give the first of the same rows. ahead:
+    number of upcoming segments that may close a row. far: whether segments from anywhere may close a row if the
+    upcoming ones cannot.
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
     total = int(order.sum(dtype=np.int64))
-    left = np.bincount(order, minlength=max_len + 1)
-    near, taken_far, skipped = np.zeros((3, max_len + 1), np.int64)
-    drawing = _Drawing(order, left, near, taken_far, skipped, np.empty(3, np.int64))
+    counts = np.zeros((4, max_len + 1), np.int64)
+    counts[LEFT] = np.bincount(order, minlength=max_len + 1)
     row, row_extents = np.empty(limit, np.int32), np.empty(len(order), np.int32)
-    row_starts = np.zeros(total // max_len + 1, np.int64)
-    rows = _draw(drawing, total - reserve, ahead, far, row, row_extents, row_starts)
+    row_starts = np.zeros(min(total // max_len, total if most is None else most) + 1, np.int64)
+    rows = _draw(order, counts, total - reserve, ahead, far, row, row_extents, row_starts)
     row_starts = row_starts[: rows + 1].copy()
     return Rows(values=row_extents[: row_starts[-1]], row_starts=row_starts)
 
 
+# Subtle: the arrays are arguments of the kernels, not fields of a named tuple. Numba counts references to an array that
+# it takes from a tuple, which would take as long as the search itself.
+
+
 @jit_if_large
 def _draw(
-    drawing: _Drawing,
+    out_order: NDArray[np.int32],
+    out_counts: NDArray[np.int64],
     places: int,
     ahead: int,
     far: bool,
@@ -199,23 +214,23 @@ def _draw(
 ) -> int:
     """Draw rows until they cover `places` tokens, including the padding of rows that were given up, or the order ends.
 
-    Writes the extents of full rows, row by row, and the start of each row. out_row: scratch space, shape (maximum
-    number of segments in a row,). Returns the number of full rows.
+    Writes the extents of full rows, row by row, and the start of each row, as many as fit into `out_row_starts`.
+    out_row: scratch space, shape (maximum number of segments in a row,). Returns the number of full rows.
     """
-    order, left, near, taken_far, skipped, _ = drawing
+    order, counts = out_order, out_counts
     rows, size, position, end = 0, 0, 0, 0
-    while places > 0 and position < len(order):
+    while places > 0 and position < len(order) and rows < len(out_row_starts) - 1:
         # Take the next segments until the row is full or one does not fit.
         taken = 0
-        room = len(left) - 1
+        room = counts.shape[1] - 1
         while room > 0:
-            while position < len(order) and skipped[order[position]] > 0:
-                skipped[order[position]] -= 1
+            while position < len(order) and counts[SKIPPED, order[position]] > 0:
+                counts[SKIPPED, order[position]] -= 1
                 position += 1
             while end < min(position + ahead, len(order)):
-                is_taken = taken_far[order[end]] > 0
-                taken_far[order[end]] -= is_taken
-                near[order[end]] += not is_taken
+                is_taken = counts[TAKEN_FAR, order[end]] > 0
+                counts[TAKEN_FAR, order[end]] -= is_taken
+                counts[NEARBY, order[end]] += not is_taken
                 end += 1
             if position == len(order) or taken == len(out_row) or order[position] > room:
                 break
@@ -224,13 +239,13 @@ def _draw(
             out_row[taken] = extent
             taken += 1
             room -= extent
-            left[extent] -= 1
-            near[extent] -= 1
+            counts[LEFT, extent] -= 1
+            counts[NEARBY, extent] -= 1
         if room > 0:
-            position, taken, room = _close(drawing, near, position, out_row, taken, room)
+            position, taken, room = _close(order, counts, NEARBY, position, out_row, taken, room)
         if room > 0 and far and end < len(order):
-            position, taken, room = _close(drawing, left, position, out_row, taken, room)
-        places -= len(left) - 1 - room
+            position, taken, room = _close(order, counts, LEFT, position, out_row, taken, room)
+        places -= counts.shape[1] - 1 - room
         if room > 0:
             continue
         for i in range(taken):
@@ -243,70 +258,75 @@ def _draw(
 
 @jit_if_large
 def _close(
-    drawing: _Drawing, counts: NDArray[np.int64], position: int, out_row: NDArray[np.int32], taken: int, room: int
+    out_order: NDArray[np.int32],
+    out_counts: NDArray[np.int64],
+    which: int,
+    position: int,
+    out_row: NDArray[np.int32],
+    taken: int,
+    room: int,
 ) -> tuple[int, int, int]:
     """Fill a row exactly, and put back as few segments as necessary. Returns (position, taken, room).
 
-    counts: segments that may fill the row, `drawing.near` or `drawing.left`. Segments that are put back come next in
-    the order. If nothing fills the row, it is unchanged and has room left.
+    which: segments that may fill the row, NEARBY or LEFT. Segments that are put back come next in the order. If nothing
+    fills the row, it is unchanged and has room left.
     """
-    order, left, near, taken_far, skipped, closers = drawing
+    order, counts = out_order, out_counts
     gap = room
     for removed in range(min(taken, MOST_REMOVED) + 1):
         last = taken - removed
         if removed > 0:
             gap += out_row[last]
-        found = _find_closers(drawing, counts, position, gap, len(out_row) - last)
+        found, closers = _find_closers(order, counts, which, position, gap, len(out_row) - last)
         if found == 0 or (found == 1 and removed == 1 and closers[0] == out_row[last]):
             continue
         for i in range(taken - 1, last - 1, -1):
             position -= 1
             order[position] = out_row[i]
-            left[out_row[i]] += 1
-            near[out_row[i]] += 1
+            counts[LEFT, out_row[i]] += 1
+            counts[NEARBY, out_row[i]] += 1
         for i in range(found):
-            out_row[last + i] = closers[i]
-            is_near = near[closers[i]] > 0
-            near[closers[i]] -= is_near
-            taken_far[closers[i]] += not is_near
-            left[closers[i]] -= 1
-            skipped[closers[i]] += 1
+            extent = closers[i]
+            out_row[last + i] = extent
+            is_near = counts[NEARBY, extent] > 0
+            counts[NEARBY, extent] -= is_near
+            counts[TAKEN_FAR, extent] += not is_near
+            counts[LEFT, extent] -= 1
+            counts[SKIPPED, extent] += 1
         return position, last + found, 0
     return position, taken, room
 
 
 @jit_if_large
-def _find_closers(drawing: _Drawing, counts: NDArray[np.int64], position: int, gap: int, most: int) -> int:
-    """Write the extents of up to three segments that fill a gap exactly to `closers`; return their number, 0 if none.
+def _find_closers(
+    order: NDArray[np.int32], counts: NDArray[np.int64], which: int, position: int, gap: int, most: int
+) -> tuple[int, tuple[int, int, int]]:
+    """Return the number and the extents of up to three segments that fill a gap exactly; the number 0 if none do.
 
     Two segments are preferred. A single segment would have to be as long as the gap, and three would have to be
     unusually short; both would skew the remaining lengths. The order determines the first segment, and the gap
     determines the last.
     """
-    order, closers = drawing.order, drawing.closers
     end = min(position + CANDIDATES, len(order))
     if most >= 2:
         for place in range(position, end):
             one = np.int64(order[place])
             other = gap - one
-            if other > 0 and counts[one] > 0 and counts[other] > (one == other):
-                closers[0], closers[1] = one, other
-                return 2
-    if most >= 1 and gap < len(counts) and counts[gap] > 0:
-        closers[0] = gap
-        return 1
+            if other > 0 and counts[which, one] > 0 and counts[which, other] > (one == other):
+                return 2, (one, other, 0)
+    if most >= 1 and gap < counts.shape[1] and counts[which, gap] > 0:
+        return 1, (gap, 0, 0)
     if most >= 3:
         for place in range(position, end):
             one = np.int64(order[place])
-            if one >= gap or counts[one] <= 0:
+            if one >= gap or counts[which, one] <= 0:
                 continue
-            counts[one] -= 1
+            counts[which, one] -= 1
             for second in range(place + 1, min(place + 1 + PARTNERS, len(order))):
                 two = np.int64(order[second])
                 three = gap - one - two
-                if three > 0 and counts[two] > 0 and counts[three] > (two == three):
-                    counts[one] += 1
-                    closers[0], closers[1], closers[2] = one, two, three
-                    return 3
-            counts[one] += 1
-    return 0
+                if three > 0 and counts[which, two] > 0 and counts[which, three] > (two == three):
+                    counts[which, one] += 1
+                    return 3, (one, two, three)
+            counts[which, one] += 1
+    return 0, (0, 0, 0)

@@ -84,11 +84,11 @@ class Passive(NamedTuple):
     used: int
 
 
-def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None, start: Patterns | None = None) -> Patterns:
     """Pack by NNLSHP as published. Each segment of length l left by the rounded amounts gets a pack {l, max_len - l}.
 
-    If max_segments is None, it is 3, as in the paper. Raises a PackerError if there are more than `MOST_STRATEGIES`
-    strategies.
+    If max_segments is None, it is 3, as in the paper. start: patterns of a histogram with about the same shares, with
+    which the solver begins. Raises a PackerError if there are more than `MOST_STRATEGIES` strategies.
     """
     limit = segment_limit(histogram, PAPER_DEPTH if max_segments is None else max_segments)
     capacity = len(histogram) - 1
@@ -98,11 +98,12 @@ def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Pat
             f"nnlshp lists every way to fill {capacity} tokens with at most {limit} segments: "
             f"{strategies:,} or more, above its limit of {MOST_STRATEGIES:,}; choose auto, or fewer segments"
         )
-    offsets, lengths = every_strategy(capacity, limit)
-    columns = PatternColumns(offsets, lengths)
+    columns, passive = PatternColumns(*every_strategy(capacity, limit)), no_columns(capacity + 1)
     target = WantedSums(histogram.astype(np.float64), _paper_weights(capacity))
+    if start is not None:
+        columns, passive = _started(columns, target, start)
     tolerance = 1e-12 * max(1, int(histogram.sum()))  # slopes below this count as zero
-    passive = improve(columns, target, no_columns(capacity + 1), tolerance)
+    passive = improve(columns, target, passive, tolerance)
     solution = _taken(columns, passive)
     counts = np.rint(solution.amounts).astype(np.int64)
     if limit == 1:
@@ -121,6 +122,22 @@ def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Pat
         np.empty(0),
     )
     return fill(histogram, limit, completed, np.concatenate([counts, left[rest]]))
+
+
+def _started(columns: PatternColumns, target: WantedSums, start: Patterns) -> tuple[PatternColumns, Passive]:
+    """Return columns in which the full patterns of `start` come first, and the passive set that begins with them."""
+    capacity = len(target.counts) - 1
+    is_full = np.add.reduceat(start.extents, start.offsets[:-1]) == capacity
+    full = Rows(values=start.extents, row_starts=start.offsets).chosen(np.flatnonzero(is_full))
+    columns = PatternColumns(
+        np.concatenate([full.row_starts, full.row_starts[-1] + columns.offsets[1:]]),
+        np.concatenate([full.values, columns.lengths]),
+    )
+    passive = no_columns(capacity + 1)
+    amounts = start.counts[is_full] * (target.counts.sum() / (start.counts @ np.diff(start.offsets)))
+    for column, amount in enumerate(amounts.tolist()):
+        passive = insert(columns, target, passive, column, amount)
+    return columns, _settle(columns, target, passive, np.zeros(len(columns.offsets) - 1, np.bool_))
 
 
 def _taken(columns: PatternColumns, passive: Passive) -> Strategies:
@@ -147,8 +164,8 @@ def fill(histogram: NDArray[np.int64], limit: int, solution: Strategies, counts:
     """Pack each strategy k `counts[k]` times, then the remaining segments by best fit.
 
     If the strategies need more segments of a length than exist, the last packs are built without the missing segments.
-    Best fit may fill the gap with shorter segments; what remains is padding. Empty packs are dropped. Lengths must
-    ascend in a strategy.
+    Best fit may fill the gap with shorter segments; what remains is padding. Empty packs are dropped. Equal lengths
+    must be neighbors in a strategy.
     """
     # When a length runs out, a strategy gets at most two more groups: one pack with too few segments of it, and packs
     # with none.

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 
@@ -219,17 +218,23 @@ def to_patterns(groups: NDArray[np.int64], links: Links) -> Patterns:
     offsets = np.zeros(len(used) + 1, np.int64)
     np.cumsum(used[:, SEGMENTS], out=offsets[1:])
     extents = np.empty(offsets[-1], np.int32)
-    # Walk all chains at once, one link per step. The last link has the shortest extent, so each pattern is written from
-    # its end.
-    chains, ends = used[:, CHAIN], offsets[1:]
-    while len(chains):
-        is_left = chains != NONE
-        chains, ends = chains[is_left], ends[is_left]
-        repeats = links.rows[chains, REPEAT]
-        ends = ends - repeats
-        extents[joined_ranges(ends, repeats)] = np.repeat(links.rows[chains, EXTENT], repeats)
-        chains = links.rows[chains, PARENT]
+    _walk_chains(used, links.rows, offsets, extents)
     return Patterns(offsets=offsets, extents=extents, counts=used[:, COUNT].copy())
+
+
+@jit_if_large
+def _walk_chains(
+    groups: NDArray[np.int64], links: NDArray[np.int64], offsets: NDArray[np.int64], out_extents: NDArray[np.int32]
+) -> None:
+    """Write the extents of each group. The last link has the shortest extent, so a pattern is written from its end."""
+    for group in range(len(groups)):
+        place = offsets[group + 1]
+        link = groups[group, CHAIN]
+        while link != NONE:
+            for _ in range(links[link, REPEAT]):
+                place -= 1
+                out_extents[place] = links[link, EXTENT]
+            link = links[link, PARENT]
 
 
 def best_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:

@@ -26,7 +26,7 @@ from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
 from packer.sources.source import Documents, ValueColumn
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 """Version of the rules that place documents. An unfinished output of another version is not resumed, because its
 shards would contain other documents."""
 

@@ -6,9 +6,10 @@ A block is a run of consecutive documents that are read together. A partition is
 sample of the corpus, whatever the order of the source. No row has documents of two partitions, so a shard needs only
 the documents of its own partition.
 
-The plan of a partition is a task, and a pure function of its number. Its checkpoint records how the rows are made
-(`Mix`); the task that writes a shard makes the rows of its partition again. A plan holds 24 bytes for each block: 24 MB
-for 250 billion tokens in documents of 2,048 tokens or more, and 190 MB for a billion shorter documents.
+The plan of a partition is a task, and a pure function of its number; with `mixed`, the first partition decides how all
+are drawn. Its checkpoint records how the rows are made (`Mix`); the task that writes a shard makes the rows of its
+partition again. A plan holds 24 bytes for each block: 24 MB for 250 billion tokens in documents of 2,048 tokens or
+more, and 190 MB for a billion shorter documents.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,10 +89,10 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     count = 1 if packs <= per_partition else -int(-packs // (per_partition * (1 - SPARE)))
 
     # If a linear program proved a higher bound, each partition begins with its patterns.
-    has_few_lengths = np.count_nonzero(histogram) <= MOST_LENGTHS
+    has_few_lengths = int(np.count_nonzero(histogram)) <= MOST_LENGTHS
     if count > 1 and has_few_lengths and not algorithm.always_draws:
         solved = solved or _solved(planning, histogram)
-    is_start = has_few_lengths and solved is not None and solved.lower_bound > bound
+    is_start = has_few_lengths and solved is not None and (algorithm.continues or solved.lower_bound > bound)
 
     # Plan the partitions.
     job = PartitionJob(
@@ -97,8 +100,11 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
         partitions=make_partitions(surveyed.block_starts, count, seed=options.seed),
         checkpoints=planning.checkpoints,
         name=f"partitions-{count}",
-        solved=solved if count == 1 or is_start else None,
+        solved=solved,
+        is_start=is_start,
     )
+    if algorithm.always_draws:  # the first partition decides how all are drawn
+        make_checkpoint(planning.checkpoints, f"{job.name}-0", partial(job.plan, 0), planning.engine, lasting=True)
     facts = run_stage(
         planning.checkpoints, job.name, count, job.plan, engine=planning.engine, progress=planning.progress
     )
@@ -129,18 +135,24 @@ def _by_patterns(patterns: Patterns) -> Mix:
     return Mix(drawn=0, far=False, rest=patterns, lower_bound=patterns.lower_bound)
 
 
+_FACTS = ("drawn", "far", "share", "lower_bound")  # facts of a checkpoint that are fields of `Mix`
+
+
 def _saved(mix: Mix) -> Checkpoint:
     """Return the checkpoint that records how rows are made."""
-    facts = {"rows": mix.packs, "drawn": mix.drawn, "far": mix.far, "lower_bound": mix.lower_bound}
+    facts = {"rows": mix.packs, **{name: getattr(mix, name) for name in _FACTS}}
     rest = mix.rest
-    return Checkpoint(facts=facts, arrays={"offsets": rest.offsets, "extents": rest.extents, "counts": rest.counts})
+    arrays: dict[str, NDArray[Any]] = {"offsets": rest.offsets, "extents": rest.extents, "counts": rest.counts}
+    if rest.values is not None:
+        arrays["values"] = rest.values
+    return Checkpoint(facts=facts, arrays=arrays)
 
 
 def _mix_in(checkpoint: Checkpoint) -> Mix:
     """Return the `Mix` that `_saved` recorded."""
-    drawn, far, bound = (checkpoint.facts[name] for name in ("drawn", "far", "lower_bound"))
+    facts = {name: checkpoint.facts[name] for name in _FACTS}
     arrays = {name: array.copy() for name, array in checkpoint.arrays.items()}
-    return Mix(drawn=drawn, far=far, rest=Patterns(**arrays, lower_bound=bound), lower_bound=bound)
+    return Mix(rest=Patterns(**arrays, lower_bound=facts["lower_bound"]), **facts)
 
 
 def _rows_per_partition(planning: Planning) -> int:
@@ -161,7 +173,10 @@ class PartitionJob:
     """Name of the stage. The checkpoint of partition 3 is "NAME-3"."""
 
     solved: Patterns | None = None
-    """Patterns of all documents, if known: the rows of the only partition, or the start of each partition's solver."""
+    """Patterns of all documents, if known."""
+
+    is_start: bool = False
+    """Whether the solver of each partition begins with these patterns."""
 
     @property
     def options(self) -> PackOptions:
@@ -170,13 +185,15 @@ class PartitionJob:
 
     def plan(self, partition: int) -> Checkpoint:
         """Decide how the rows of a partition are made."""
-        options, algorithm = self.options, get_algorithm(self.options.algorithm)
+        options, algorithm, solved = self.options, get_algorithm(self.options.algorithm), self.solved
         _, extents = self._documents(partition)
+        start = solved if self.is_start else None
         if not algorithm.draws or not extents.any():
             histogram = np.bincount(extents, minlength=options.max_len + 1)
             histogram[0] = 0
-            patterns = self.solved if len(self.partitions) == 1 else None
-            return _saved(_by_patterns(patterns or solve_histogram(options, histogram, self.solved)))
+            patterns = solved if len(self.partitions) == 1 else None
+            return _saved(_by_patterns(patterns or solve_histogram(options, histogram, start)))
+        is_led = algorithm.always_draws and partition > 0
         return _saved(
             mix(
                 self._order(extents, partition),
@@ -184,7 +201,9 @@ class PartitionJob:
                 options.max_segments,
                 always_draws=algorithm.always_draws,
                 work=WORK if len(self.partitions) == 1 else WORK_OF_PARTITION,
-                start=self.solved,
+                first=_mix_in(self.checkpoints.read(f"{self.name}-0")) if is_led else None,
+                start=start,
+                values=None if solved is None else solved.values,
             )
         )
 
@@ -323,12 +342,12 @@ class BlockMarker:
 
     def add(self, places: NDArray[np.int64]) -> None:
         """Add documents; `places` has the number of tokens that each takes in rows."""
-        if not len(places):
-            return
         sums = self._places + np.cumsum(np.maximum(places, self._target // BLOCK_DOCUMENTS), dtype=np.int64)
-        blocks = np.append(self._places, sums) // self._target
-        self._starts.append(self._documents + 1 + np.flatnonzero(np.diff(blocks)))
-        self._documents, self._places = self._documents + len(places), int(sums[-1])
+        last = int(sums[-1]) if len(sums) else self._places
+        # A block ends with the document that reaches a multiple of the target.
+        multiples = np.arange(self._places // self._target + 1, last // self._target + 1) * self._target
+        self._starts.append(self._documents + 1 + np.unique(np.searchsorted(sums, multiples)))
+        self._documents, self._places = self._documents + len(places), last
 
     def finish(self) -> NDArray[np.int64]:
         """Return the block starts plus the end: block b has the documents starts[b] to starts[b + 1] - 1."""

@@ -239,7 +239,7 @@ def _ratio(tokens: int, total: float) -> float:
 KEYS_OF_MATRICES = 25_204
 """Number of keys whose attention costs a 7B model as much as its matrices: 2 * 6,607,077,376 / (4 * 32 * 4,096)."""
 
-_BLOCK = 1 << 20  # segments per block of rows, which limits memory
+_BLOCK = 1 << 16  # segments per block of rows, whose arrays fit into the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -328,9 +328,10 @@ class RowSums:
         self._profile: list[tuple[NDArray[Any], ...]] | None = [] if keeps_rows else None
         self._histogram = np.zeros(max_len + 1, np.int64)  # number of segments by tokens
         self._depths = np.zeros(max_len + 1, np.int64)  # number of rows by segments
-        self._tokens = self._tokens_after_start = 0
-        self._logs = self._squared_logs = self._row_logs = 0.0
-        self._attention = self._largest_work = 0
+        self._tokens_after_start = self._largest_work = 0
+        self._row_logs = 0.0
+        lengths = np.arange(max_len + 1)
+        self._logs = lengths * np.log(np.maximum(lengths, 1))  # l ln l of every length l
 
     def add(
         self,
@@ -363,40 +364,36 @@ class RowSums:
     def _add_block(
         self, lengths: NDArray[np.int64], firsts: NDArray[np.integer[Any]], counts: NDArray[np.int64]
     ) -> None:
-        logs = np.log(lengths)
         tokens = np.add.reduceat(lengths, firsts)
-        row_logs = np.add.reduceat(lengths * logs, firsts)
+        row_logs = np.add.reduceat(self._logs[lengths], firsts)
         squares = np.add.reduceat(lengths * lengths, firsts)
-        keys = (squares + tokens) // 2
-        self._tokens += int(tokens @ counts)
-        self._logs += float(row_logs @ counts)
-        self._squared_logs += float(np.add.reduceat(lengths * logs * logs, firsts) @ counts)
-        self._row_logs += float((row_logs * row_logs / tokens) @ counts)
-        self._attention += int(squares @ counts)
-        self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
+        self._row_logs += float((row_logs * row_logs / tokens * counts).sum())  # `@` would start the threads of BLAS
+        self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + (squares + tokens) // 2).max()))
         if self._profile is not None:
             self._profile.append((tokens, squares))
 
     def finish(self) -> RowFigures:
         """Return the figures of all rows added, at least one."""
         rows, max_len = int(self._depths.sum()), len(self._depths) - 1
-        mean_log = self._logs / self._tokens
-        whole = self._squared_logs - self._logs * mean_log
-        between = self._row_logs - self._logs * mean_log
-        varies = whole > 1e-9 * self._squared_logs
-        work = KEYS_OF_MATRICES * self._tokens + (self._attention + self._tokens) // 2
+        lengths = np.arange(max_len + 1)
+        tokens, attention = int(self._histogram @ lengths), int(self._histogram @ (lengths * lengths))
+        logs = float(self._histogram @ self._logs)
+        squared_logs = float(self._histogram @ (self._logs * self._logs / np.maximum(lengths, 1)))
+        whole, between = (sum_of_squares - logs * logs / tokens for sum_of_squares in (squared_logs, self._row_logs))
+        varies = whole > 1e-9 * squared_logs
+        work = KEYS_OF_MATRICES * tokens + (attention + tokens) // 2
         profile = None
         if self._profile is not None:
-            tokens, squares = map(np.concatenate, zip(*self._profile, strict=True))
-            profile = RowProfile(tokens=tokens, squares=squares)
+            row_tokens, squares = map(np.concatenate, zip(*self._profile, strict=True))
+            profile = RowProfile(tokens=row_tokens, squares=squares)
         return RowFigures(
             rows=rows,
-            tokens=self._tokens,
+            tokens=tokens,
             tokens_after_start=self._tokens_after_start,
             histogram=self._histogram,
             segments_per_row=distribution((np.arange(max_len + 1), self._depths)),
             within_row_share=min(1.0, max(0.0, 1 - between / whole)) if varies else 1.0,
-            attention=self._attention,
+            attention=attention,
             work_peak=self._largest_work * rows / work,
             profile=profile,
         )
