@@ -1,4 +1,4 @@
-"""Memory access by address, in Python and in compiled code: array views, libc's memcpy and prefetching."""
+"""Memory access by address, in Python and in compiled code: array views, copies and prefetching."""
 
 # The functions inside `teach_numba` are templates, which Numba calls with types and compiles.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code=call-arg
@@ -24,6 +24,12 @@ def array_at(address: int | np.uint64, count: int, dtype: np.dtype[Any] | type[n
 def copy_bytes(destination: int, source: int | np.uint64, count: int) -> None:
     """Copy `count` bytes between memory addresses."""
     ctypes.memmove(int(destination), int(source), int(count))
+
+
+def copy_ids(values: NDArray[Any], allowed: int, largest: int, out: NDArray[np.int32]) -> bool:
+    """Copy integers to `out`. Returns whether each value is in 0 to `largest`, or equal to `allowed`."""
+    out[:] = values
+    return not (((values < 0) & (values != allowed)) | (values > largest)).any()
 
 
 def prefetch(address: int | np.uint64, count: int) -> None:
@@ -66,6 +72,18 @@ def teach_numba() -> None:
     def _copy_bytes(destination, source, count):
         def implementation(destination, source, count):
             memcpy(np.intp(destination), np.intp(source), np.intp(count))
+
+        return implementation
+
+    @overload(copy_ids)
+    def _copy_ids(values, allowed, largest, out):
+        def implementation(values, allowed, largest, out):
+            is_valid = True
+            for i in range(len(values)):  # one pass, which LLVM vectorizes, is faster than array expressions
+                value = values[i]
+                out[i] = value
+                is_valid &= ((value >= 0) | (value == allowed)) & (value <= largest)
+            return is_valid
 
         return implementation
 

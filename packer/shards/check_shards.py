@@ -22,7 +22,7 @@ from packer.engines.engine import Engine
 from packer.errors import PackerError
 from packer.json_records import REJECTED, ShardEntry, Totals
 from packer.progress import Progress, TaskSums
-from packer.shards.files import LISTED, MANIFEST, hash_file, refuse_foreign_work
+from packer.shards.files import LISTED, MANIFEST, all_shard_names, hash_file, refuse_foreign_work
 from packer.shards.located_rows import LocatedRows, is_segment
 from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.reader import check_size, open_shard, read_manifest, read_rejected
@@ -70,12 +70,13 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
             yield f"{name} was changed after packing"
     if REJECTED in manifest.files and (folder / REJECTED).is_file():
         yield from rejected_faults(folder, manifest)
-    named = {entry.file for entry in manifest.shards} | manifest.files.keys()
+    named = {*all_shard_names(len(manifest.shards)), *manifest.files}
     unlisted = sorted({path.name for path in folder.iterdir() if LISTED.fullmatch(path.name)} - named)
     yield from (f"{name} is not listed in the manifest" for name in unlisted)
     yield from manifest_faults(folder, manifest)
     counted, found, in_order = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)), {}, {}
-    total = int(manifest.shards.column("bytes").sum())
+    sizes = manifest.shards.column("bytes")
+    total = int(sizes.sum())
     report = TaskSums(lambda done: progress("verify", done, total))
     task, shards = partial(_checked_shard, folder, manifest), range(len(manifest.shards))
     for shard, faults, segments in engine.run(task, shards, report):
@@ -83,7 +84,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
         found[shard] = faults
         if segments.ends is not None:
             in_order[shard] = segments.ends
-        report(shard, manifest.shards[shard].bytes)
+        report(shard, int(sizes[shard]))
     wrong = [fault for _, faults in sorted(found.items()) for fault in faults]
     for shard, (first, _) in sorted(in_order.items()):
         before = in_order.get(shard - 1)

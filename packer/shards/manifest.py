@@ -67,7 +67,7 @@ class Manifest:
         """Number of places in a row, including padding."""
         return self.options.max_len
 
-    @property
+    @cached_property
     def row_format(self) -> RowFormat:
         """Columns and layout of the rows."""
         return RowFormat.of(self.options)

@@ -1,8 +1,7 @@
 """List columns of integers in mapped memory, described by addresses, and kernels that copy spans of them into rows.
 
-Copies call libc's memcpy with raw addresses. A plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's `take`
-less than a tenth. Documents may be anywhere in the source, so a copy mostly waits for the first cache lines of a
-segment. Prefetching the first lines of the next segments saves 40% of the time.
+Arrow's `take` reaches less than a tenth of their speed. Documents may be anywhere in the source, so a copy mostly waits
+for the first cache lines of a segment. Prefetching the first lines of the next segments saves 40% of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.memory import array_at, copy_bytes, prefetch
+from packer.algorithms.memory import array_at, copy_bytes, copy_ids, prefetch
 from packer.arrow import as_numpy, numpy_dtype
 from packer.stores.mirror import is_mirrored, read_ranges
 
@@ -272,20 +271,6 @@ def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
     return chunk, index * size, size
 
 
-@jit_if_large
-def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int, largest: int) -> bool:
-    """Copy `values` to `out` as int32. Returns whether each value is in 0 to `largest`, or equal to `allowed`."""
-    out[:] = values.astype(np.int32)
-    return bool(np.sum(((values < 0) & (values != allowed)) | (values > largest)) == 0)
-
-
-@jit_if_large
-def _copy_int32(address: int, out: NDArray[np.int32], allowed: int, largest: int) -> bool:
-    """Do the same as `_copy_cast` for int32 values: memcpy, then a check of the values while they are in the cache."""
-    copy_bytes(out.ctypes.data, address, 4 * len(out))
-    return bool(np.sum(((out < 0) & (out != allowed)) | (out > largest)) == 0)
-
-
 def gather(
     column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32], largest: int = np.iinfo(np.int32).max
 ) -> int:
@@ -312,9 +297,9 @@ def gather(
     codes = column.value_codes[chunks]
     for code in np.flatnonzero(np.bincount(codes)).tolist():
         found = np.where(codes == code, addresses, np.uint64(0))
-        other = None if VALUE_TYPES[code] is np.int32 else np.empty(0, VALUE_TYPES[code])
+        typed = np.empty(0, VALUE_TYPES[code])
         may_be_allowed = allowed if np.issubdtype(VALUE_TYPES[code], np.signedinteger) else 0
-        wrong = _gather(found, other, spans.lengths, may_be_allowed, largest, destinations)
+        wrong = _gather(found, typed, spans.lengths, may_be_allowed, largest, destinations)
         if wrong >= 0 and not 0 <= first_wrong < wrong:
             first_wrong = int(wrong)
     return first_wrong
@@ -339,28 +324,21 @@ def find_values(
 @jit_if_large
 def _gather(
     found: NDArray[np.uint64],
-    other: NDArray[Any] | None,
+    typed: NDArray[Any],
     lengths: NDArray[np.int64],
     allowed: int,
     largest: int,
     destinations: NDArray[np.uint64],
 ) -> int:
-    """Copy the values at addresses to addresses of int32 values; skip spans at address 0.
-
-    Values have the type of the empty array `other`; int32 if it is None. Only one of the two branches is compiled.
-    """
+    """Copy values at addresses, of the type of the empty array `typed`, to int32 values; skip spans at address 0."""
     spans = len(found)
     for s in range(spans):
         if s + _AHEAD < spans:
             prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
         if found[s] == 0:
             continue
-        own = array_at(destinations[s], lengths[s], np.int32)
-        if other is None:
-            is_valid = _copy_int32(found[s], own, allowed, largest)
-        else:
-            is_valid = _copy_cast(array_at(found[s], lengths[s], other.dtype), own, allowed, largest)
-        if not is_valid:
+        values, own = array_at(found[s], lengths[s], typed.dtype), array_at(destinations[s], lengths[s], np.int32)
+        if not copy_ids(values, allowed, largest, own):
             return s
     return -1
 
