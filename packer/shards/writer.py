@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -115,10 +114,7 @@ class CopiedRows:
     """Values per token by column, shape (rows * max_len, ...); none for an index."""
 
     trained: NDArray[np.integer[Any]] | None
-    """Number of trained tokens of each segment; None if no labels are written."""
-
-    has_labels: bool
-    """Whether labels were copied; otherwise, they are tokens."""
+    """Number of trained tokens of each segment; None if the tokens are the labels, or no labels are written."""
 
     def part(self, first: int, last: int, kept: KeptValues) -> CopiedRows:
         """Return rows first to last - 1, with their own kept values."""
@@ -134,10 +130,11 @@ class CopiedRows:
         arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(each), max_len) for each in self.columns.values()]
         arrays += _segment_arrays(self.rows, self.kept, self.row_format)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.row_format.schema)
-        ids = ids_in(batch)
-        if not self.has_labels:
+        ids, trained = ids_in(batch), self.trained
+        if trained is None and "labels" in self.row_format.token_columns:
             ids.pop("labels", None)
-        return batch, Counts.of(self.rows, self.trained, ids.values())
+            trained = self.rows.lengths - 1
+        return batch, Counts.of(self.rows, trained, ids.values())
 
 
 def copy_rows(
@@ -149,17 +146,17 @@ def copy_rows(
     For an index, labels are only counted. Raises a BadTokenError if a token is negative or above
     `row_format.largest_id`, or if a label is neither a token id nor NO_LOSS.
     """
-    made = partial(CopiedRows, rows=rows, row_format=row_format, kept=kept, has_labels="labels" in source)
     if row_format.index_only:
-        return made(columns={}, trained=_count_labels(rows, lists, source, row_format))
+        trained = _count_labels(rows, lists, source, row_format) if "labels" in source else None
+        return CopiedRows(rows=rows, row_format=row_format, kept=kept, columns={}, trained=trained)
     max_len, align = row_format.max_len, row_format.align
     lengths, extents, ends, places = rows.lengths, rows.extents(align), rows.ends(align), rows.places(align, max_len)
     row_ends, tails = np.arange(len(rows)) * max_len + ends, max_len - ends
     gaps = joined_ranges(np.concatenate([places + lengths, row_ends]), np.concatenate([extents - lengths, tails]))
     seq_lengths = np.insert(extents, rows.row_starts[1:], tails)  # 0 for a row that is full
     columns = token_columns(Spans(lists, rows.starts, lengths, places), gaps, seq_lengths, source, row_format)
-    trained = count_trained(places, columns["labels"]) if "labels" in columns else None
-    return made(columns=columns, trained=trained)
+    trained = count_trained(places, columns["labels"]) if "labels" in source else None
+    return CopiedRows(rows=rows, row_format=row_format, kept=kept, columns=columns, trained=trained)
 
 
 def token_columns(
@@ -235,14 +232,9 @@ def copy_checked(name: str, source: TokenColumns, spans: Spans, row_format: RowF
 
 def _count_labels(
     rows: LocatedRows, lists: NDArray[np.int64], source: TokenColumns, row_format: RowFormat
-) -> NDArray[np.integer[Any]] | None:
-    """Return the number of trained tokens of each segment. Returns None without labels. Reads only labels."""
-    if "labels" not in row_format.token_columns:
-        return None
+) -> NDArray[np.int32]:
+    """Return the number of trained tokens of each segment. Reads only labels."""
     lengths = rows.lengths
-    if "labels" not in source:
-        trained: NDArray[np.int64] = lengths - 1
-        return trained
     places = np.cumsum(lengths) - lengths
     labels = np.empty(int(lengths.sum()), np.int32)
     copy_checked("labels", source, Spans(lists, rows.starts, lengths, places), row_format, labels)
