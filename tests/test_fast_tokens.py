@@ -15,7 +15,7 @@ import packer
 from packer.errors import SourceError
 from packer.text import tokens as tokens_module
 from packer.text.tokenizer import open_tokenizer, train_byte_level
-from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, by_library
+from packer.text.tokens import Texts, TextTokens, by_library
 from tests.helpers.kills import Killed, kill
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
@@ -89,16 +89,16 @@ def test_tokens_and_places_are_those_of_the_library(request, tokens, monkeypatch
     shrink(monkeypatch, fast_characters=1)
     draw = random.Random(1)
     texts = odd_texts(700)
-    marked = [MarkedText(text, None, sorted(draw.choices(range(len(text) + 1), k=4))) for text in texts]
-    expected = tokens._with_offsets(texts, [one.places for one in marked])
+    starts = [(at, start) for at, text in enumerate(texts) for start in draw.choices(range(len(text) + 1), k=4)]
+    starts = np.array(starts)
+    expected = tokens._with_offsets(texts, starts[:, 1], starts[:, 0])
     for places in (True, False):
-        found = tokens.encode(marked, places=places)
+        found = tokens.encode(Texts(texts, np.arange(len(texts)), exchange_starts=starts if places else starts[:0]))
         assert np.array_equal(found.ids, expected.ids)
         assert np.array_equal(found.ends, expected.ends)
         if request.node.callspec.params["tokens"] == "qwen3" and tokens_module.gigatoken_version():
             assert found.by_gigatoken
         if places:
-            assert isinstance(found.places, TokenPlaces)
             assert np.array_equal(found.places.tokens, expected.places.tokens)
             assert np.array_equal(found.places.inside, expected.places.inside)
 
@@ -137,7 +137,7 @@ def test_texts_with_characters_of_later_versions_of_unicode_have_the_tokens_of_t
     mixed = ["".join(draw.choices([*PARTS, *OTHERS], k=draw.randrange(1, 9))) for _ in range(5_000)]
     tokens.fast._left_to_compare = 0
     for texts, others in ((drawn, 0), ([*OTHERS, *mixed], len(OTHERS))):  # characters are compared when they occur
-        found = tokens.encode([MarkedText(text) for text in texts], places=False)
+        found = tokens.encode(Texts(texts, np.arange(len(texts))))
         ids, ends = by_library(tokens.backend, texts)
         assert np.array_equal(found.ends, ends)
         assert np.array_equal(found.ids, ids)
@@ -170,7 +170,7 @@ def test_text_that_the_normalizer_turns_into_an_added_token_has_the_tokens_of_th
     tokens = TextTokens(open_tokenizer(str(tmp_path / "tokenizer.json")))
     tokens.fast._left_to_compare = 0  # as behind the first documents of a corpus
     text = f"a {written} b{written}"
-    assert np.array_equal(tokens.encode([MarkedText(text)], places=False).ids, by_library(tokens.backend, [text])[0])
+    assert np.array_equal(tokens.encode(Texts([text], np.arange(1))).ids, by_library(tokens.backend, [text])[0])
 
 
 def test_a_character_that_occurs_later_is_compared_before_gigatoken_tokenizes_it(tokenizer, tmp_path, monkeypatch):
@@ -324,7 +324,7 @@ def test_a_tokenizer_that_gigatoken_does_not_know_is_said_in_one_line(tmp_path, 
     shrink(monkeypatch, fast_characters=1)
     kinds()["NFKC, lower case"].save(str(tmp_path / "tokenizer.json"))
     tokens = TextTokens(open_tokenizer(str(tmp_path / "tokenizer.json")))
-    assert tokens.encode([MarkedText("fox")], places=False).by_gigatoken == 0
+    assert tokens.encode(Texts(["fox"], np.arange(1))).by_gigatoken == 0
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("tokenizers is used instead of gigatoken: ")
     assert len(said.splitlines()) == 1

@@ -295,7 +295,6 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes]:
 
 
 _READ = 1 << 16  # number of bytes of an array read at once, unless an element is longer
-_BETWEEN = re.compile(rb"\n\s*")
 _MARK = b"\xef\xbb\xbf"  # byte order mark that some editors write before UTF-8
 
 _QUOTE, _COMMA = b'",'
@@ -438,8 +437,7 @@ def _next_line(file: BinaryIO, at: int) -> int:
 
 def _filled_lines(block: bytes) -> list[bytes]:
     """Split a block into the lines that are not blank, without leading whitespace."""
-    stripped = block.strip()
-    return _BETWEEN.split(stripped) if stripped else []
+    return [line for line in map(bytes.lstrip, block.rstrip().split(b"\n")) if line]
 
 
 def filled_line_numbers(block: bytes) -> list[int]:
@@ -451,8 +449,9 @@ def _read_record(line: bytes) -> dict[str, object]:
     """Parse the object on a line. Raises a DocumentError if there is none."""
     try:
         text = line.decode()
-        # json.loads tells more about a line that begins with a byte order mark
-        record = _DECODER.decode(text) if text[:1] == "{" else json.loads(text, object_pairs_hook=_unique_fields)
+        record, end = _DECODER.raw_decode(text) if text[:1] == "{" else (None, -1)
+        if end != len(text):  # json.loads skips spaces, and tells what is wrong
+            record = json.loads(text, object_pairs_hook=_unique_fields)
     except UnicodeDecodeError as error:
         message = f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8"
         raise DocumentError(0, message, reason="unreadable") from None

@@ -38,7 +38,8 @@ class _Shape(NamedTuple):
     numbers: list[int]
     """Numbers of the contents in the text."""
     places: list[tuple[int, int]]
-    """For each of `located.places`: (position in the text without contents, number of contents before it)."""
+    """For each bound of a trained span, and then for each start of an exchange: (position in the text without contents,
+    number of contents before it)."""
     absent: re.Pattern[str]
     """Texts that contents do not have."""
 
@@ -102,12 +103,13 @@ class Shapes:
         may_overlap |= any(text in one[1:-1] for text in {*texts[1:-1]} for one in compared)  # from content to content
         if "" in absent or may_overlap or {*numbers} != {*unknown}:
             return None
-        counts = [bisect_left(characters, place, key=re.Match.start) for place in located.places]
+        places = [*chain.from_iterable(located.trained or ()), *(located.exchange_starts or ())]
+        counts = [bisect_left(characters, place, key=re.Match.start) for place in places]
         return _Shape(
             located,
             [*chain.from_iterable((text, "") for text in texts)][:-1],
             numbers,
-            [(place - count, count) for place, count in zip(located.places, counts, strict=True)],
+            [(place - count, count) for place, count in zip(places, counts, strict=True)],
             re.compile("|".join(map(re.escape, sorted(absent | compared))) or "(?!)"),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import filterfalse
 from operator import add
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,7 +21,7 @@ from packer.sources.meanings import DESIRABLE, HISTORY, OF_PROMPTS
 from packer.text.conversations import Chat, Message, chat_of, messages_of, record_error, text_of
 from packer.text.text_columns import Records
 from packer.text.tokenizer import shared_length
-from packer.text.tokens import MarkedText, TextTokens, Tokens
+from packer.text.tokens import MarkedText, Texts, TextTokens, Tokens
 
 Value = TypeVar("Value")
 Made = TypeVar("Made")
@@ -45,7 +46,7 @@ def _each(function: Callable[[Value], Made], values: Iterable[Value]) -> list[Ma
     return made
 
 
-def texts_of(columns: Columns, records: Records, train_on: TrainOn, *, may_be_empty: bool) -> list[MarkedText]:
+def texts_of(columns: Columns, records: Records, train_on: TrainOn, *, may_be_empty: bool) -> Texts:
     """Return the texts of documents as they are: texts, prompts with their completions, or both answers of pairs.
 
     The answers of a pair may be empty if `may_be_empty`. Raises a DocumentError if a value is wrong, or needs a chat
@@ -55,18 +56,28 @@ def texts_of(columns: Columns, records: Records, train_on: TrainOn, *, may_be_em
         _refuse_without_template(columns)
     if records.kind == "pair":
         pairs = _each(partial(_texts_of_pair, records=records, may_be_empty=may_be_empty), records_of(columns))
-        return [side._replace(row=row) for row, sides in enumerate(pairs) for side in sides]
-    parts = [_each(partial(text_of, where=f"'{column}'"), columns[column]) for column in records.columns]
+        return Texts.of([side._replace(row=row) for row, sides in enumerate(pairs) for side in sides])
+    parts = [_checked(columns[column], column) for column in records.columns]
+    rows = np.arange(len(parts[0]))
     if records.kind == "text":
-        return [MarkedText(text, row=row) for row, text in enumerate(parts[0])]
+        return Texts(parts[0], rows)
     prompts, completions = parts
     if records.separated:
         named = partial(_prompt_texts, prompt=records.columns[0], input_column=records.input_column)
         prompts = ["".join(f"{part}\n\n" for part in asked) for asked in _each(named, records_of(columns))]
-    return [
-        MarkedText(text, None if train_on == "all" else [(start, len(text))], row=row)
-        for row, (start, text) in enumerate(zip(map(len, prompts), map(add, prompts, completions), strict=True))
-    ]
+    texts = Texts([*map(add, prompts, completions)], rows)
+    if train_on == "all":
+        return texts
+    return texts._replace(spans=np.column_stack([rows, [*map(len, prompts)], texts.lengths]))
+
+
+def _checked(values: Sequence[Any], column: str) -> Sequence[str]:
+    """Return the values of a column, all of which must be text that can be written as UTF-8."""
+    try:
+        "".join(filterfalse(str.isascii, values)).encode()
+    except (TypeError, UnicodeEncodeError):
+        return _each(partial(text_of, where=f"'{column}'"), values)  # raises the error for the first wrong value
+    return values
 
 
 def chats_of(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> list[Chat]:
@@ -194,27 +205,25 @@ def _chats_of_pair(record: Mapping[str, Any], records: Records, train_on: TrainO
     return chats
 
 
-def begin_together(texts: Sequence[MarkedText], found: Tokens, tokens: TextTokens) -> None:
+def begin_together(texts: Texts, found: Tokens, tokens: TextTokens) -> None:
     """Let both answers of every pair begin after the tokens that they share with their prompt.
 
     `found` has the tokens of `texts`; its positions of trained text are modified.
     """
-    prompts = [one.text[: one.trained[0][0]] if one.trained else "" for one in texts]
-    first_places = np.cumsum([0, *(len(one.places) for one in texts)])
+    owners, firsts = np.unique(texts.spans[:, 0], return_index=True)
+    first_spans = dict(zip(owners.tolist(), firsts.tolist(), strict=True))
+    crosses = {side for side, at in first_spans.items() if found.places.inside[2 * at]}
+    prompts = {side: texts.texts[side][: texts.spans[at, 1]] for side, at in first_spans.items()}
     crossed = [
         at
-        for at in range(0, len(texts), 2)
-        if prompts[at] == prompts[at + 1]
-        and (
-            _ends_in_spaces(prompts[at])
-            or any(found.places.inside[first_places[side]] for side in (at, at + 1) if texts[side].trained)
-        )
+        for at, prompt in prompts.items()
+        if at % 2 == 0 and prompt == prompts.get(at + 1) and (_ends_in_spaces(prompt) or crosses & {at, at + 1})
     ]
     sides = np.split(found.ids, found.ends[:-1])
-    alone = tokens.encode([MarkedText(prompts[at], row=texts[at].row) for at in crossed], places=False)
+    alone = tokens.encode(Texts([prompts[at] for at in crossed], texts.rows[crossed]))
     for at, prompt in zip(crossed, np.split(alone.ids, alone.ends[:-1]), strict=False):
         first = min(shared_length(prompt.tolist(), sides[side].tolist()) for side in (at, at + 1))
-        found.places.tokens[first_places[at : at + 2]] = first
+        found.places.tokens[[2 * first_spans[side] for side in (at, at + 1)]] = first
 
 
 def _prompt_of(record: Mapping[str, Any], records: Records) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -37,7 +37,7 @@ from packer.text.conversations import IMAGES_PAGE, Chat, from_json, record_error
 from packer.text.record_texts import begin_together, chats_of, records_of, refuse_undesirable, texts_of
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Tokenizer, open_tokenizer
-from packer.text.tokens import MarkedText, TextTokens, TokenPlaces, Tokens, json_hash
+from packer.text.tokens import MarkedText, Texts, TextTokens, TokenPlaces, Tokens, json_hash
 
 if TYPE_CHECKING:
     from packer.text.chat_template import ChatTemplate
@@ -136,7 +136,10 @@ class Encoder:
 
         Raises a DocumentError if a record is wrong, or if its trained text cannot be located exactly.
         """
-        parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(block))]
+        parts = []
+        for texts, chats in self._texts(block):
+            self._refuse_placeholders(block, texts)
+            parts.append(self._encode_chunk(texts, chats))
         return joined_batches(parts) if parts else self.empty_documents(0)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -198,65 +201,82 @@ class Encoder:
             stand_in=self._template.stand_in,
         )
 
-    def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
-        """Tokenize texts, and convert their character positions to labels and starts of exchanges."""
-        tokens = self._tokens.encode(texts, places=self.has_labels or self.has_exchanges)
+    def _encode_chunk(self, texts: Texts, chats: Sequence[MarkedText]) -> Batch:
+        """Tokenize texts, and convert their character positions to labels and starts of exchanges.
+
+        If the texts are chats, `chats` has their further fields.
+        """
+        tokens = self._tokens.encode(texts)
         if self.records.kind == "pair":
             begin_together(texts, tokens, self._tokens)
         ids, bounds, fronts = self._with_ends(tokens.ids, tokens.ends)
-        spans = np.array([len(text.trained or ()) for text in texts])
-        exchanges = np.array([len(text.exchange_starts or ()) for text in texts])
-        is_of_span = np.repeat(np.tile([True, False], len(texts)), np.column_stack([2 * spans, exchanges]).ravel())
         labels, extra = None, {}
         straddling = untrained = 0
         if self.has_labels:
-            places = TokenPlaces(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
-            starts, stops, straddling = _token_spans(texts, spans, places, bounds, fronts)
+            starts, stops, straddling = _token_spans(texts, tokens.places, bounds, fronts)
             edges = np.maximum.accumulate(np.column_stack([starts, stops]).ravel())
             is_trained = np.tile([False, True], len(starts) + 1)[:-1]  # tokens between edges: False, True, ..., False
             mask = np.repeat(is_trained, np.diff(edges, prepend=0, append=len(ids)))
             labels = lists_of(np.where(mask, ids, np.int32(NO_LOSS)), np.diff(bounds))
-            trained = np.repeat(np.arange(len(texts)), spans)[starts < stops]
-            untrained = int(np.count_nonzero(np.diff(bounds))) - len(np.unique(trained))
+            trained = np.unique(texts.spans[starts < stops, 0])
+            untrained = int(np.count_nonzero(np.diff(bounds))) - len(trained)
         if self.has_exchanges:
-            extra[EXCHANGE_STARTS] = _starts(tokens.places.tokens[~is_of_span], exchanges)
+            extra[EXCHANGE_STARTS] = _starts(texts, tokens.places)
         batch = Batch(
             lists_of(ids, np.diff(bounds)),
             labels,
             0,
             extra,
-            counts=Counter(chain.from_iterable(text.counted for text in texts))
+            counts=Counter(chain.from_iterable(chat.counted for chat in chats))
             + Counter(
                 straddling=straddling,
                 untrained=untrained,
-                special=self._count_special(texts, tokens),
+                special=self._count_special(texts.texts, tokens),
                 fast=tokens.by_gigatoken,
-                **_further_fields([*chain.from_iterable(text.messages for text in texts)]),
+                **_further_fields([*chain.from_iterable(chat.messages for chat in chats)]),
             ),
-            records=np.array([text.row for text in texts], np.int64),
+            records=texts.rows,
         )
-        if not any(text.weights for text in texts):
+        if not any(chat.weights for chat in chats):
             return batch
-        found = (text.weights or [1.0] * len(text.trained or ()) for text in texts)
+        found = (chat.weights or [1.0] * len(chat.trained or ()) for chat in chats)
         return with_weights(batch, _token_weights(starts, stops, [*chain.from_iterable(found)], len(ids)))
 
-    def _texts(self, block: BlockRecords) -> Iterator[MarkedText]:
-        """Yield the texts of all records, with their trained characters."""
-        records, is_table = self.records, isinstance(block, pa.RecordBatch)
-        found = block.schema.names if isinstance(block, pa.RecordBatch) else set[str]().union(*block)
-        needed = [column for column in records.needed if column in found or column in records.columns]
-        columns = {column: column_values(block, column) for column in needed}
-        media = records.media_columns if is_table else [column for column in PLACEHOLDERS if column in found]
-        refuse_undesirable(columns, records.columns)
-        if self._template is None:
-            texts = iter(texts_of(columns, records, self.train_on, may_be_empty=bool(self._ending)))
+    def _texts(self, block: BlockRecords) -> Iterator[tuple[Texts, list[MarkedText]]]:
+        """Yield texts that are tokenized in one call; of chats, also their further fields.
+
+        Both answers of a pair are in the same call.
+        """
+        records, found = self.records, set[str]()
+        if isinstance(block, pa.RecordBatch):
+            found = {name for name, one in zip(block.schema.names, block, strict=True) if one.null_count < len(one)}
         else:
-            texts = self._chats(columns)
-        for text in texts:
-            for column in media:
-                if is_table or block[text.row].get(column):
-                    _refuse_placeholder(text, column)
-            yield text
+            found.update(*block)
+        columns = {name: column_values(block, name) for name in records.needed if name in {*found, *records.columns}}
+        refuse_undesirable(columns, records.columns)
+        if self._template is None and len(block):
+            yield texts_of(columns, records, self.train_on, may_be_empty=bool(self._ending)), []
+        chats, size = list[MarkedText](), 0
+        for chat in self._chats(columns) if self._template is not None else ():
+            chats.append(chat)
+            size += len(chat.text)
+            is_whole = len(chats) % (self.documents_per_record or 1) == 0
+            if is_whole and (size >= _CHARACTERS or len(chats) >= _DOCUMENTS):
+                yield Texts.of(chats), chats
+                chats, size = [], 0
+        if chats:
+            yield Texts.of(chats), chats
+
+    def _refuse_placeholders(self, block: BlockRecords, texts: Texts) -> None:
+        """Raise a DocumentError if a text has a placeholder of an image or other media, which would be dropped."""
+        for column, mark in PLACEHOLDERS.items():
+            rows: Collection[int] = range(len(block) if column in self.records.media_columns else 0)
+            if not isinstance(block, pa.RecordBatch):
+                rows = {row for row, record in enumerate(block) if record.get(column)}
+            for row, text in zip(texts.rows.tolist(), texts.texts, strict=True) if rows else ():
+                if mark in text and row in rows:
+                    message = f"{mark} stands for a value of '{column}', and only text can be packed; {IMAGES_PAGE}"
+                    raise DocumentError(row, message, reason="invalid_text")
 
     def _chats(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[MarkedText]:
         """Yield the conversations of records as text. One without messages is empty."""
@@ -280,28 +300,16 @@ class Encoder:
             except DocumentError as fault:
                 raise fault.at(row) from None
 
-    def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
-        """Yield lists of texts that are tokenized in one call. Both answers of a pair are in the same list."""
-        chunk: list[MarkedText] = []
-        size = 0
-        for text in texts:
-            chunk.append(text)
-            size += len(text.text)
-            is_whole = len(chunk) % (self.documents_per_record or 1) == 0
-            if is_whole and (size >= _CHARACTERS or len(chunk) >= _DOCUMENTS):
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
-
-    def _count_special(self, texts: Sequence[MarkedText], tokens: Tokens) -> int:
+    def _count_special(self, texts: Sequence[str], tokens: Tokens) -> int:
         """Count texts that contain the text of a special token, not counting tokens at their beginning and end."""
         if self._template is not None:  # templates write special tokens; `_hold_special` was used instead
             return 0
         # Search tokens first: the regular expression alone would take longer.
-        found = np.searchsorted(tokens.ends, np.flatnonzero(np.isin(tokens.ids, self._special_ids)), side="right")
+        places = np.flatnonzero(tokens.ids >= min(self._special_ids, default=0))
+        places = places[np.isin(tokens.ids[places], self._special_ids)]
         first, last = self._edges
-        inner = (texts[at].text.removeprefix(first).removesuffix(last) for at in np.unique(found).tolist())
+        found = np.unique(np.searchsorted(tokens.ends, places, side="right"))
+        inner = (texts[at].removeprefix(first).removesuffix(last) for at in found.tolist())
         return sum(self._special.search(text) is not None for text in inner)
 
     def _with_ends(
@@ -328,13 +336,6 @@ class Encoder:
         chosen = np.repeat(added.ravel(), np.tile([len(prefix), len(ending)], len(ends)))
         bounds = bounds + np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
         return np.insert(ids, places, whole[chosen]), bounds, counts[:, 0]
-
-
-def _refuse_placeholder(text: MarkedText, column: str) -> None:
-    """Raise a DocumentError if a text contains the placeholder of an image or other media, which would be dropped."""
-    if PLACEHOLDERS[column] in text.text:
-        message = f"{PLACEHOLDERS[column]} stands for a value of '{column}', and only text can be packed; {IMAGES_PAGE}"
-        raise DocumentError(text.row, message, reason="invalid_text")
 
 
 def _further_fields(messages: Sequence[Mapping[str, Any]], place: Place = "message") -> dict[str, int]:
@@ -364,24 +365,17 @@ def _hold(
 
 
 def _token_spans(
-    texts: Sequence[MarkedText],
-    spans: NDArray[np.int64],
-    places: TokenPlaces,
-    bounds: NDArray[np.int64],
-    fronts: NDArray[np.int64],
+    texts: Texts, places: TokenPlaces, bounds: NDArray[np.int64], fronts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Return (first token and end of each trained span, number of documents with a token that straddles trained text).
 
-    A straddling token is trained. Tokens added after a text are trained if the end of the text is trained. `places` has
-    the token positions of the bounds of `spans`.
+    A straddling token is trained. Tokens added after a text are trained if the end of the text is trained.
     """
-    owners = np.repeat(np.arange(len(texts)), spans)
-    tokens, inside = places.tokens.reshape(-1, 2), places.inside.reshape(-1, 2)
+    owners = texts.spans[:, 0]
+    tokens, inside = (each[: 2 * len(owners)].reshape(-1, 2) for each in places)
     shifts = (bounds[:-1] + fronts)[owners]
     starts, stops = tokens[:, 0] + shifts, tokens[:, 1] + inside[:, 1] + shifts
-    last = [text.trained[-1][1] if text.trained else -1 for text in texts]
-    to_end = np.array([at == len(text.text) for at, text in zip(last, texts, strict=True)], np.bool_)
-    stops[np.cumsum(spans)[to_end] - 1] = bounds[1:][to_end]
+    stops = np.where(texts.spans[:, 2] == texts.lengths[owners], bounds[1:][owners], stops)
     return starts, stops, len(np.unique(owners[inside.any(axis=1)]))
 
 
@@ -395,9 +389,9 @@ def _token_weights(
     return found
 
 
-def _starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArray:
-    """Return the distinct first tokens of exchanges as a list per document; counts: exchanges per document."""
-    owners = np.repeat(np.arange(len(counts)), counts)
+def _starts(texts: Texts, places: TokenPlaces) -> pa.ListArray:
+    """Return the distinct first tokens of exchanges as a list per text."""
+    owners, tokens = texts.exchange_starts[:, 0], places.tokens[2 * len(texts.spans) :]
     is_new = np.ones(len(tokens), np.bool_)
     is_new[1:] = (owners[1:] != owners[:-1]) | (tokens[1:] != tokens[:-1])
-    return lists_of(tokens[is_new].astype(np.int32), np.bincount(owners[is_new], minlength=len(counts)))
+    return lists_of(tokens[is_new].astype(np.int32), np.bincount(owners[is_new], minlength=len(texts.texts)))

@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
@@ -90,10 +89,30 @@ class MarkedText(NamedTuple):
     counted: tuple[str, ...] = ()
     """Keys of `Batch.counts` that the document increments, repeated for each increment."""
 
+
+class Texts(NamedTuple):
+    """Texts that are tokenized together, as columns."""
+
+    texts: Sequence[str]
+    rows: NDArray[np.int64]
+    """Number of the record of each text."""
+    spans: NDArray[np.int64] = np.zeros((0, 3), np.int64)
+    """Trained spans, text by text: (index of the text, first character, end) of each."""
+    exchange_starts: NDArray[np.int64] = np.zeros((0, 2), np.int64)
+    """Starts of exchanges, text by text: (index of the text, character) of each."""
+
+    @classmethod
+    def of(cls, marked: Sequence[MarkedText]) -> Texts:
+        """Return marked texts as columns."""
+        spans = [(at, *span) for at, one in enumerate(marked) for span in one.trained or ()]
+        starts = [(at, start) for at, one in enumerate(marked) for start in one.exchange_starts or ()]
+        spans_and_starts = (np.array(spans, np.int64).reshape(-1, 3), np.array(starts, np.int64).reshape(-1, 2))
+        return cls([one.text for one in marked], np.array([one.row for one in marked], np.int64), *spans_and_starts)
+
     @property
-    def places(self) -> list[int]:
-        """Starts and ends of the trained spans, alternating, followed by the starts of exchanges."""
-        return [*chain.from_iterable(self.trained or ()), *(self.exchange_starts or ())]
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of characters of each text."""
+        return np.fromiter(map(len, self.texts), np.int64, len(self.texts))
 
 
 class TokenPlaces(NamedTuple):
@@ -113,12 +132,9 @@ class Tokens(NamedTuple):
     ends: NDArray[np.int64]
     """Number of tokens up to the end of each text."""
     places: TokenPlaces
-    """Token positions of `MarkedText.places`, if requested, text by text."""
+    """Positions of the bounds of all trained spans, followed by positions of all exchange starts."""
     by_gigatoken: int = 0
     """Number of texts that gigatoken tokenized."""
-
-
-_NO_PLACES = TokenPlaces(np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 class TextTokens:
@@ -152,63 +168,60 @@ class TextTokens:
         settings = {name: value for name, value in settings.items() if name != "decoder"}
         return json_hash([settings, vocabulary, [self.prefix, self.suffix], dict(self.tokenizer.special_tokens)])
 
-    def encode(self, texts: Sequence[MarkedText], *, places: bool) -> Tokens:
-        """Tokenize texts without lone surrogates and, with `places`, find their `places` among the tokens.
+    def encode(self, texts: Texts) -> Tokens:
+        """Tokenize texts without lone surrogates, and find their trained spans and exchange starts among the tokens.
 
         Raises a DocumentError if the tokenizer refuses a text.
         """
-        written = [one.text for one in texts]
-        cuts = [one.places for one in texts] if places else None
-        check_address_space(_ADDRESS_SPACE + _PER_CHARACTER * sum(map(len, written)), "tokens")
+        cuts = np.concatenate([texts.spans[:, 1:].ravel(), texts.exchange_starts[:, 1]])
+        owners = np.concatenate([texts.spans[:, 0].repeat(2), texts.exchange_starts[:, 0]])
+        check_address_space(_ADDRESS_SPACE + _PER_CHARACTER * int(texts.lengths.sum()), "tokens")
         try:
-            return self._encode(written, cuts)
+            return self._encode(texts.texts, cuts, owners)
         except BaseException as error:
             if not is_refusal(error):
                 raise
-        for one in texts:  # finds the refused text
+        for at, text in enumerate(texts.texts):  # finds the refused text
             try:
-                self._encode([one.text], [one.places] if places else None)
+                self._encode([text], cuts[owners == at], owners[owners == at] - at)
             except BaseException as error:
                 if not is_refusal(error):
                     raise
                 message = f"the tokenizer does not take it: {_reason(error)}"
-                raise DocumentError(one.row, message, reason="invalid_text") from None
+                raise DocumentError(int(texts.rows[at]), message, reason="invalid_text") from None
         raise AssertionError("a tokenizer refuses texts that it takes one by one")
 
-    def _encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
-        if cuts is not None and self._characters is None:
-            return self._with_offsets(texts, cuts)
+    def _encode(self, texts: Sequence[str], cuts: NDArray[np.int64], owners: NDArray[np.int64]) -> Tokens:
+        """Tokenize texts, and find the tokens of characters: cuts[i] is a character of text owners[i].
+
+        Positions follow from the characters of tokens, or from the library's offsets if tokens may not spell a text.
+        """
+        characters = self._characters if len(cuts) else None
+        if len(cuts) and characters is None:
+            return self._with_offsets(texts, cuts, owners)
         (ids, ends), count = self.fast.encode(texts) or (by_library(self.backend, texts), 0)
-        places = _NO_PLACES if cuts is None else self._places(texts, ids, ends, cuts)
+        if characters is None:
+            return Tokens(ids, ends, TokenPlaces(owners, np.zeros(0, np.bool_)), count)
+        places, exact = characters.find(texts, ids, ends, cuts, owners)
+        left = ~exact[owners]
+        if left.any():
+            others, numbers = np.unique(owners[left], return_inverse=True)
+            found = self._with_offsets([texts[at] for at in others.tolist()], cuts[left], numbers).places
+            places.tokens[left], places.inside[left] = found
         return Tokens(ids, ends, places, count)
 
-    def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
+    def _with_offsets(self, texts: Sequence[str], cuts: NDArray[np.int64], owners: NDArray[np.int64]) -> Tokens:
         """Tokenize with the library, and find positions by its offsets."""
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         places = []
-        for encoding, text, at in zip(encodings, texts, cuts, strict=True):
-            for cut in at:
-                if self._is_composed(text, cut):
-                    places.append(self._shared_place(text, cut, encoding.ids))
-                else:
-                    places.append(_place_of(encoding, cut, len(text)))
+        for cut, at in zip(cuts.tolist(), owners.tolist(), strict=True):
+            if self._is_composed(texts[at], cut):
+                places.append(self._shared_place(texts[at], cut, encodings[at].ids))
+            else:
+                places.append(_place_of(encodings[at], cut, len(texts[at])))
         found = np.array(places, np.int64).reshape(-1, 2)
         ids, ends = _joined([encoding.ids for encoding in encodings])
         return Tokens(ids, ends, TokenPlaces(found[:, 0], found[:, 1].astype(np.bool_)))
-
-    def _places(
-        self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
-    ) -> TokenPlaces:
-        """Find positions by the characters of tokens, or by the library's offsets where tokens may not spell a text."""
-        assert self._characters is not None
-        owners = np.repeat(np.arange(len(texts)), [*map(len, cuts)])
-        flat = np.fromiter(chain.from_iterable(cuts), np.int64, len(owners))
-        places, exact = self._characters.find(texts, ids, ends, flat, owners)
-        others = np.flatnonzero(~exact).tolist()
-        if others:
-            left = self._with_offsets([texts[at] for at in others], [cuts[at] for at in others]).places
-            places.tokens[~exact[owners]], places.inside[~exact[owners]] = left
-        return places
 
     def _shared_place(self, text: str, cut: int, ids: list[int]) -> tuple[int, bool]:
         """Find a character's token, as in `TokenPlaces`: it follows the tokens shared with the text before it."""
@@ -270,17 +283,17 @@ class TokenCharacters:
 
     def __init__(self, backend: RustTokenizer, settings: Mapping[str, Any]) -> None:
         others = (byte for byte in range(256) if byte not in _PRINTED)
-        bytes_of_letters = defaultdict(lambda: _NO_BYTE, {byte: byte for byte in _PRINTED})
-        bytes_of_letters |= {256 + at: byte for at, byte in enumerate(others)}
-        letters = {byte: chr(letter) for letter, byte in bytes_of_letters.items()}
+        letters = {byte: chr(byte) for byte in _PRINTED} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+        bytes_of_letters = np.full(sys.maxunicode + 1, _NO_BYTE, np.uint8)
+        bytes_of_letters[[*map(ord, letters.values())]] = [*letters]
         vocabulary = backend.get_vocab(with_added_tokens=False)
         tokens = {number: token for token, number in vocabulary.items()}
         for number, token in backend.get_added_tokens_decoder().items():
             tokens[number] = "".join(letters[byte] for byte in token.content.encode())
         spelled = [tokens.get(number, chr(0xFFFF)) for number in range(max(tokens, default=-1) + 1)]
-        data = "".join(spelled).translate(bytes_of_letters).encode("latin-1")
+        data = bytes_of_letters[np.frombuffer("".join(spelled).encode("utf-32-le"), np.uint32)]
         bounds = np.cumsum([0, *map(len, spelled)])  # each letter is one byte
-        is_first = np.append((np.frombuffer(data, np.uint8) & 0xC0) != 0x80, True)  # byte that begins a character
+        is_first = np.append((data & 0xC0) != 0x80, True)  # byte that begins a character
         self._begun = np.diff(np.append(0, np.cumsum(is_first))[bounds]).astype(np.int32)
         """Number of characters that begin in each token."""
         self._continues = ~is_first[bounds[:-1]]
@@ -300,7 +313,8 @@ class TokenCharacters:
         Returns (places, is_exact). `is_exact`, shape (texts,), says whether a text's tokens spell it for certain;
         places are valid only for these texts.
         """
-        begun = np.append(0, np.cumsum(self._begun[ids]))  # number of characters that begin before each token
+        begun = np.zeros(len(ids) + 1, np.int64)  # number of characters that begin before each token
+        np.cumsum(self._begun.take(ids), out=begun[1:])
         bounds = np.append(0, ends)
         wanted = begun[bounds[owners]] + cuts
         found = np.minimum(np.searchsorted(begun[1:], wanted, side="right"), ends[owners])
