@@ -18,7 +18,7 @@ def visible(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-_DOWNLOADED = re.compile(r"[^\s'\"]*/datasets--([^/\s]+)--([^/\s]+)/snapshots/[^/\s:;,'\"]+")
+_DOWNLOADED = re.compile(r"(?<![\w./~-])[/~][^\s'\"]*/datasets--([^/\s]+)--([^/\s]+)/snapshots/[^/\s:;,'\"]+")
 
 
 def with_hub_ids(text: str) -> str:

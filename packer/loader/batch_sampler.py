@@ -188,11 +188,11 @@ class BatchSampler:
         if seed is not None:
             check_range("seed", seed)
             seed = int(seed)
-        lanes, window = None if lanes is None else as_whole("lanes", lanes), as_whole("window", window)
+        lanes, window = None if lanes is None else as_whole("lanes", lanes), as_whole("window", window, least=1)
         if lanes is None and dataset.is_remote:
             lanes = next(divisor for divisor in range(DEFAULT_LANES, 0, -1) if global_batch % divisor == 0)
         if lanes is not None:
-            _check_lanes(lanes, window, global_batch=global_batch, world_size=world_size, balance=balance)
+            _check_lanes(lanes, global_batch=global_batch, world_size=world_size, balance=balance)
         self.dataset = dataset
         self.global_batch = global_batch
         self.rows = rows
@@ -507,7 +507,7 @@ def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
     return np.concatenate(costs)
 
 
-def _check_lanes(lanes: int, window: int, *, global_batch: int, world_size: int, balance: int | None) -> None:
+def _check_lanes(lanes: int, *, global_batch: int, world_size: int, balance: int | None) -> None:
     if lanes < 1 or global_batch % lanes:
         raise PackerError(f"lanes is {lanes}, global_batch {global_batch}: choose a divisor of the global batch")
     if lanes % world_size:
@@ -515,8 +515,6 @@ def _check_lanes(lanes: int, window: int, *, global_batch: int, world_size: int,
             f"lanes is {lanes}, for {world_size} ranks: choose a multiple of the number of ranks that divides "
             f"global_batch, {global_batch}"
         )
-    if window < 1:
-        raise PackerError(f"window is {window}: it must be at least 1")
     if balance is not None:
         raise PackerError(
             f"balance is {balance}, and lanes is {lanes}: balancing moves rows between ranks, and in lanes each rank "

@@ -50,10 +50,8 @@ def download(hub_id: str, revision: str | None = None, inside: str = "", *, pack
     Without a network, or with HF_HUB_OFFLINE=1, an earlier download is used. Raises a PackerError if there is no such
     dataset or path, if it cannot be downloaded, or, with `packed`, if it has no manifest.
     """
-    try:
-        from huggingface_hub import constants, snapshot_download
-    except ImportError as error:
-        raise PackerError(f"{hub_id}: no such file or folder; a dataset on the Hub needs huggingface_hub") from error
+    from huggingface_hub import constants, snapshot_download
+
     files = [inside, f"{inside}/*"] if inside else None
     if not constants.HF_HUB_OFFLINE and "manifest.json" not in names_in(hub_id, revision) and packed:
         raise PackerError(

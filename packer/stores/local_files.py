@@ -131,10 +131,7 @@ def temporary_memory(size: int) -> bytearray | mmap.mmap:
         return bytearray()
     folder = temporary_folder()
     with told_if_full(folder), tempfile.TemporaryFile(dir=folder) as file:
-        if hasattr(os, "posix_fallocate"):  # a disk that becomes full under mapped memory would end the process
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:
-            file.truncate(size)
+        os.posix_fallocate(file.fileno(), 0, size)  # a disk that becomes full under mapped memory would end the process
         return mmap.mmap(file.fileno(), size)
 
 
