@@ -77,11 +77,10 @@ class IndexTokens:
         try:
             columns = token_columns(spans, gaps, extents, self._columns, self.row_format)
         except BadTokenError as bad:
-            document, start, length, _ = (int(values[bad.segment]) for values in spans)
-            values = self._columns[bad.column].values_at(document, start, length)
-            fault = self.documents.value_fault(
-                document, start, values, label=bad.column == "labels", largest=self.row_format.largest_id
-            )
+            column, segment = bad.args
+            document, start, length, _ = (int(values[segment]) for values in spans)
+            values, largest = self._columns[column].values_at(document, start, length), self.row_format.largest_id
+            fault = self.documents.value_fault(document, start, values, label=column == "labels", largest=largest)
             raise SourceError(f"{fault}, and pack it again") from bad
         by_row = {name: values.reshape(len(rows), -1, *values.shape[1:]) for name, values in columns.items()}
         return [{name: values[at] for name, values in by_row.items()} | row for at, row in enumerate(rows)]

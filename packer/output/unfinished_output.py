@@ -281,10 +281,7 @@ class Output:
             )
 
     def commit(self, task: int, written: Mapping[Path, ShardEntry]) -> None:
-        """Put the shards of a task in place: first their entries, then the shards. For errors see `check_request`.
-
-        written: entries by the temporary files of the shards.
-        """
+        """Put written files, with their entries, in place: first the entries. For errors see `check_request`."""
         self.check_request()
         facts = {"shards": [entry.to_dict() for entry in written.values()]}
         self.checkpoints.save(f"committed-{task}", Checkpoint(facts=facts))
@@ -296,12 +293,11 @@ class Output:
         names: file names of the shards of each task.
         """
         sizes = self.store.sizes(among=[name for each in names.values() for name in each])
-        saved = self.checkpoints.facts_of(
-            "committed", [task for task, each in names.items() if sizes.keys() >= {*each}]
-        )
+        in_place = [task for task, each in names.items() if sizes.keys() >= {*each}]
+        saved = self.checkpoints.facts_of("committed", in_place)
         entries = {task: [*map(ShardEntry.from_dict, facts["shards"])] for task, facts in saved.items()}
-        found = {task: [(entry.file, entry.bytes) for entry in each] for task, each in entries.items()}
-        return {task: each for task, each in entries.items() if found[task] == [(n, sizes[n]) for n in names[task]]}
+        expected = {task: [(name, sizes[name]) for name in names[task]] for task in entries}
+        return {task: each for task, each in entries.items() if [(e.file, e.bytes) for e in each] == expected[task]}
 
     def is_intact(self, entry: ShardEntry) -> bool:
         """Whether a shard in place matches its hash. In object storage, the store itself checks content."""

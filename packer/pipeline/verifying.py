@@ -39,7 +39,7 @@ from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import checked_batches, read_manifest
 from packer.shards.row_checks import group_fault, group_values
 from packer.shards.row_format import RowFormat
-from packer.shards.writer import Counts
+from packer.shards.writer import CopiedRows, Counts
 from packer.signals import CURRENT_TASK
 from packer.sources.column_types import cast, join
 from packer.sources.find_source import SourceLike
@@ -378,8 +378,7 @@ class SourceComparison:
         first_row, first = int(self.manifest.shards.column("rows")[:shard].sum()), 0
         counted = Counts()
         try:
-            for copied in maker.copied(rows):
-                made, counts = copied.batch()
+            for made, counts in map(CopiedRows.batch, maker.copied(rows)):
                 CURRENT_TASK.report(entry.tokens * first // len(table))
                 found = table.slice(first, made.num_rows)
                 for name in made.schema.names:

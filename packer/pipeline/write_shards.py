@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer.engines.engine import Engine, run_tasks
 from packer.errors import SourceError
@@ -17,7 +16,7 @@ from packer.loader.row_order import order_for_readers
 from packer.output.unfinished_output import Output
 from packer.plan.rows import Plan
 from packer.progress import Progress, TaskSums
-from packer.shards.files import all_shard_names, shard_name
+from packer.shards.files import all_shard_names, shard_number
 from packer.shards.located_rows import LocatedRows
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import BadTokenError, CopiedRows, KeptValues, TokenColumns, copy_rows, write_shard
@@ -39,27 +38,24 @@ class RowMaker:
 
     def copied(self, rows: LocatedRows) -> Iterator[CopiedRows]:
         """Copy the tokens of the given rows. Yields the rows of each record batch in order."""
-        columns, lists = self._read(rows)
+        columns: TokenColumns = self.documents.table.token_columns(self.row_format)
+        with reading(self.documents.source.name):
+            columns, lists = fetched_spans(columns, rows.documents, rows.starts, rows.lengths)
         kept, segments = self._kept(rows), 0
-        for first, last in self.row_format.batches(len(rows)):
-            part = rows.part(first, last)
+        for first in range(0, len(rows), self.row_format.batch_rows):
+            part = rows.part(first, first + self.row_format.batch_rows)
             own = lists[segments : segments + len(part.values)]
             segments += len(part.values)
             raise_if_interrupted()
             try:
                 yield copy_rows(part, own, columns, kept, self.row_format)
             except BadTokenError as bad:
-                document, start, length = part.values[bad.segment].tolist()
-                values = columns[bad.column].values_at(int(own[bad.segment]), start, length)
-                label, largest = bad.column == "labels", self.row_format.largest_id
-                fault = self.documents.value_fault(document, start, values, label=label, largest=largest)
+                column, segment = bad.args
+                document, start, length = part.values[segment].tolist()
+                values = columns[column].values_at(int(own[segment]), start, length)
+                largest = self.row_format.largest_id
+                fault = self.documents.value_fault(document, start, values, label=column == "labels", largest=largest)
                 raise SourceError(f"{fault}; {REMEDY}") from bad
-
-    def _read(self, rows: LocatedRows) -> tuple[TokenColumns, NDArray[np.int64]]:
-        """Return (columns with the values of the rows' segments in memory, index of each segment's list in them)."""
-        columns = self.documents.table.token_columns(self.row_format)
-        with reading(self.documents.source.name):
-            return fetched_spans(columns, rows.documents, rows.starts, rows.lengths)
 
     def _kept(self, rows: LocatedRows) -> KeptValues:
         """Return the values of the rows' documents in kept columns."""
@@ -78,7 +74,7 @@ class ShardMaker(RowMaker):
     ranks: int | None = None
     """Number of consecutive rows that get similar work, for ranks that read in order; None keeps the plan's order."""
 
-    def parts_of(self, shards: range) -> Iterator[Iterable[CopiedRows]]:
+    def parts_of(self, shards: Sequence[int]) -> Iterator[Iterable[CopiedRows]]:
         """Yield the rows of each shard, divided into record batches. Several shards have one batch together."""
         rows, row = [*map(self._rows, shards)], 0
         if len(rows) == 1:
@@ -105,29 +101,20 @@ MOST_TASKS = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardTask:
-    """Writes and commits `together` shards. Can be pickled: any process may run a task, even a second time."""
+    """Writes and commits the shards of a task. Can be pickled: any process may run a task, even a second time."""
 
     claimed: Output
     watch: Watch
     maker: ShardMaker
-    shards: int
-    together: int
-
-    @classmethod
-    def of(cls, claimed: Output, watch: Watch, maker: ShardMaker) -> ShardTask:
-        """Return the task that writes the shards of a plan."""
-        sizes = np.diff(maker.plan.shard_starts)
-        together = min(len(sizes) // MOST_TASKS, maker.row_format.batch_rows // int(sizes.max()))
-        return cls(claimed=claimed, watch=watch, maker=maker, shards=len(sizes), together=max(1, together))
+    names: Mapping[int, Sequence[str]]
+    """File names of the shards of each task."""
 
     def __call__(self, task: int) -> tuple[int, list[ShardEntry]]:
         """Write the shards of a task. Returns its number and the entries of its shards."""
         self.watch.check_again()
-        row_format, written = self.maker.row_format, dict[Path, ShardEntry]()
-        shards = range(self.shards)[task * self.together :][: self.together]
+        row_format, names, written = self.maker.row_format, self.names[task], dict[Path, ShardEntry]()
         with ExitStack() as stack:
-            for shard, parts in zip(shards, self.maker.parts_of(shards), strict=True):
-                name = shard_name(shard, self.shards)
+            for name, parts in zip(names, self.maker.parts_of([*map(shard_number, names)]), strict=True):
                 temporary = stack.enter_context(self.claimed.store.temporary(name))
                 written[temporary] = write_shard(temporary, parts=parts, row_format=row_format, name=name)
             self.claimed.commit(task, written)
@@ -144,10 +131,11 @@ def write_shards(
     """
     totals, row_format = maker.plan.totals, maker.row_format
     claimed.check_disk(row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
-    task = ShardTask.of(claimed, watch, maker)
-    all_names = all_shard_names(task.shards)
-    firsts = range(0, task.shards, task.together)
-    names = {number: all_names[first : first + task.together] for number, first in enumerate(firsts)}
+    sizes = np.diff(maker.plan.shard_starts)
+    together = max(1, min(len(sizes) // MOST_TASKS, row_format.batch_rows // int(sizes.max())))
+    all_names = all_shard_names(len(sizes))
+    names = {at // together: all_names[at : at + together] for at in range(0, len(sizes), together)}
+    task = ShardTask(claimed=claimed, watch=watch, maker=maker, names=names)
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
     report = TaskSums(lambda rows: progress("write", rows * row_format.max_len, totals.rows * row_format.max_len))
     report(-1, sum(entry.rows for each in entries.values() for entry in each))
@@ -170,14 +158,10 @@ def _intact_shards(
     """Return the entries of the shards of tasks that were committed before, if all still match their hashes."""
     committed = claimed.committed(names)
     done, total = 0, sum(entry.bytes for each in committed.values() for entry in each)
-    intact = {}
-
-    def check(task: int) -> tuple[int, bool]:
-        return task, all(map(claimed.is_intact, committed[task]))
-
-    for task, is_intact in run_tasks(check, [*committed], workers):
+    checks = run_tasks(lambda task: (task, all(map(claimed.is_intact, committed[task]))), [*committed], workers)
+    for task, is_intact in checks:
         done += sum(entry.bytes for entry in committed[task])
         progress("check", done, total)
-        if is_intact:
-            intact[task] = committed[task]
-    return intact
+        if not is_intact:
+            del committed[task]
+    return committed

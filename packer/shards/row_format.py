@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -111,7 +111,7 @@ class RowFormat:
 
     @property
     def batch_rows(self) -> int:
-        """Maximum number of rows in a record batch."""
+        """Maximum number of rows in a record batch; an index has the same record batches."""
         return self.rows_in(_BATCH_BYTES)
 
     def bytes_of(self, rows: int, segments: int) -> int:
@@ -120,11 +120,6 @@ class RowFormat:
             return rows * self.row_bytes
         widths = [np.dtype(SEGMENT_COLUMNS[name]).itemsize for name in self.segment_columns]
         return (segments + rows) * sum(widths) + rows * 4 * len(widths)  # each row has offsets and a padding tail
-
-    def batches(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield (first row, last row + 1) of each record batch of a shard. An index has the same record batches."""
-        for first in range(0, rows, self.batch_rows):
-            yield first, min(first + self.batch_rows, rows)
 
 
 def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:

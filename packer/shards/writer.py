@@ -24,12 +24,7 @@ from packer.token_memory.token_column import Spans, TokenColumn, count_trained, 
 
 
 class BadTokenError(Exception):
-    """Raised if a value in `column` is not a token id. `segment` is its segment's index among the copied segments."""
-
-    def __init__(self, column: str, segment: int) -> None:
-        super().__init__(column, segment)
-        self.column = column
-        self.segment = segment
+    """Raised with (column, segment) for a value that is not a token id. Copied segments are counted from 0."""
 
 
 class Counts(NamedTuple):
@@ -93,11 +88,9 @@ class KeptValues:
 
         lists: list of each segment, any value for padding. Both arrays have the shape (segments,).
         """
-        positions = np.searchsorted(self.lists, lists)
+        taken = self.values[name].take(as_arrow(np.where(is_padding, 0, np.searchsorted(self.lists, lists))))
         if not is_padding.any():
-            return self.values[name].take(as_arrow(positions.astype(np.int64)))
-        positions[is_padding] = 0
-        taken = self.values[name].take(as_arrow(positions.astype(np.int64)))
+            return taken
         numeric = pa.types.is_integer(taken.type) or pa.types.is_floating(taken.type) or pa.types.is_boolean(taken.type)
         filler = as_scalar(0, taken.type) if numeric else pa.nulls(1, taken.type)[0]
         return pc.if_else(as_arrow(is_padding), filler, taken)
@@ -248,15 +241,11 @@ def write_shard(path: Path, *, parts: Iterable[CopiedRows], row_format: RowForma
     path: temporary name, which the caller renames or removes. parts: rows of each record batch, in order.
     """
     rows, total = 0, Counts()
-    sink = HashingFile(path)
-    try:
-        with pa.ipc.new_stream(sink, row_format.schema) as stream:
-            for part in parts:
-                CURRENT_TASK.report(rows)
-                batch, counts = part.batch()
-                stream.write_batch(batch)
-                rows += batch.num_rows
-                total = total.with_counts(counts)
-    finally:
-        sink.close()
+    with HashingFile(path) as sink, pa.ipc.new_stream(sink, row_format.schema) as stream:
+        for part in parts:
+            CURRENT_TASK.report(rows)
+            batch, counts = part.batch()
+            stream.write_batch(batch)
+            rows += batch.num_rows
+            total = total.with_counts(counts)
     return ShardEntry(file=name, rows=rows, **total._asdict(), bytes=sink.bytes, xxh3_128=sink.hexdigest())

@@ -145,9 +145,8 @@ class Folder:
 
     def put_files(self, files: Mapping[str, Path]) -> None:
         """Put local files in place, by their names there: sync and rename them, or upload them."""
-        for file in files.values():
-            self._sync(file)
         for name, file in files.items():
+            self._sync(file)
             self._rename(file, self.root / name)
         self._sync(self.root)
 

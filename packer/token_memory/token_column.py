@@ -297,9 +297,7 @@ def gather(
     codes = column.value_codes[chunks]
     for code in np.flatnonzero(np.bincount(codes)).tolist():
         found = np.where(codes == code, addresses, np.uint64(0))
-        typed = np.empty(0, VALUE_TYPES[code])
-        may_be_allowed = allowed if np.issubdtype(VALUE_TYPES[code], np.signedinteger) else 0
-        wrong = _gather(found, typed, spans.lengths, may_be_allowed, largest, destinations)
+        wrong = _gather(found, np.empty(0, VALUE_TYPES[code]), spans.lengths, allowed, largest, destinations)
         if wrong >= 0 and not 0 <= first_wrong < wrong:
             first_wrong = int(wrong)
     return first_wrong
