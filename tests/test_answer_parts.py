@@ -30,6 +30,7 @@ CHATS = {
     "one answer": [QUESTION, ANSWER],
     "several": [QUESTION, ANSWER, QUESTION, {**ANSWER, "content": "dogs"}],
     "a question at the end": [QUESTION, ANSWER, QUESTION, PLAIN, QUESTION],
+    "a question without weight at the end": [QUESTION, ANSWER, QUESTION, PLAIN, {**QUESTION, "weight": 0}],
     "no answer": [QUESTION],
     "a last answer without weight": [QUESTION, ANSWER, QUESTION, {**PLAIN, "weight": 0}],
     "earlier answers without content": [QUESTION, {"role": "assistant", "content": None}, QUESTION, ANSWER],

@@ -122,14 +122,15 @@ def test_a_chat_may_have_more_messages_than_there_are_placeholders(tmp_path):
     assert len(document["input_ids"]) > 66_000
 
 
-def test_chats_of_a_shape_are_rendered_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("train_on", ["assistant", "each-answer"])
+def test_chats_of_a_shape_are_rendered_once(tmp_path, monkeypatch, train_on):
     rendered = []
     render = jinja2.Template.render
     monkeypatch.setattr(
         jinja2.Template, "render", lambda *given, **named: rendered.append(1) or render(*given, **named)
     )
     tokenizer = save_tokenizer(tmp_path / "tokenizer", template=MARKED["marked"])
-    chats = [[{"role": "user", "content": f"{at}?"}, {"role": "assistant", "content": f"{at}."}] for at in range(300)]
-    documents, _ = tokenized(tmp_path / "tokens", tokenizer, chats)
+    chats = [asked(f"{at}?", f"{at}.") for at in range(300)]
+    documents, _ = tokenized(tmp_path / "tokens", tokenizer, chats, train_on=train_on)
     assert len(documents) == 300
     assert len(rendered) < 100

@@ -174,10 +174,10 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
     for source in list(TEMPLATES.values())[::every]:
         template = module.ChatTemplate(tokenizer, source)
         for record in chats(shared_data):
-            for one in chat_of(record, ("messages",), "each-answer").each_answer():
+            for one in chat_of(record, ("messages",), "each-answer").documents("each-answer"):
                 total += 1
                 try:
-                    located = template.locate(one, "completion")
+                    (located,) = template.locate(one, "completion")
                 except DocumentError as error:
                     refused.append(error.message)
                     continue

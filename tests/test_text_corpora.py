@@ -170,7 +170,7 @@ def test_templates_with_trls_marks_train_what_the_originals_do_turn_by_turn(shar
         pair = [ChatTemplate(of_transformers(qwen3), path.read_text()) for path in (folder / f"{name}.jinja", marked)]
         for chat in chats:
             try:
-                by_turns, by_tags = (template.locate(chat, "assistant") for template in pair)
+                (by_turns,), (by_tags,) = (template.locate(chat, "assistant") for template in pair)
             except DocumentError:
                 continue
             if by_turns.text == by_tags.text:

@@ -12,27 +12,30 @@ is rendered by itself. White space at the ends of contents belongs to the shape,
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
+from jinja2 import TemplateError
+
 from packer.sources.documents import DocumentError
 from packer.text.conversations import Chat
-from packer.text.template_environment import MARK_BYTES, STANDING_IN, Placeholder
+from packer.text.template_environment import Placeholder
 from packer.text.tokens import MarkedText
 
-_MOST = 1 << 10
+_MOST = 1 << 8
 """Maximum number of shapes, and of messages in them. Other chats are rendered by themselves."""
-_FIRST, _CORE = 0x100000, "\U00100000"  # the first of the characters that stand for contents
+_FIRST, _CORE = 0x100000, "\U00100000"  # the first of the private-use characters that stand for contents
+_STANDING_IN = re.compile("([\U00100000-\U0010ffff])")
+_ALONE = list["_Document"](), re.compile("")  # shape of chats that are rendered by themselves
 
 
-class _Shape(NamedTuple):
-    """Chats with the same roles, and the same white space at the ends of contents."""
+class _Document(NamedTuple):
+    """A document of all chats of a shape."""
 
     located: MarkedText
-    """The text with a character for each content, and positions in it."""
+    """The document with a character for each content, and positions in its text."""
     parts: list[str]
     """The text, cut around contents."""
     numbers: list[int]
@@ -40,8 +43,6 @@ class _Shape(NamedTuple):
     places: list[tuple[int, int]]
     """For each bound of a trained span, and then for each start of an exchange: (position in the text without contents,
     number of contents before it)."""
-    absent: re.Pattern[str]
-    """Texts that contents do not have."""
 
     def filled(self, contents: Sequence[str]) -> MarkedText:
         """Put contents, without white space at their ends, in their places."""
@@ -54,66 +55,71 @@ class _Shape(NamedTuple):
             trained = [*zip(places[: 2 * len(trained) : 2], places[1::2], strict=False)]
         if starts is not None:
             starts = places[len(places) - len(starts) :]
-        return self.located._replace(text="".join(parts), trained=trained, exchange_starts=starts, messages=())
+        return MarkedText("".join(parts), trained, starts, counted=self.located.counted)
 
 
 class Shapes:
-    """Shapes of chats. `compared` returns the texts that are compared with a chat's text when answers are located."""
+    """Shapes of chats: roles, and white space at the ends of contents.
 
-    def __init__(self, compared: Callable[[Chat], set[str]]) -> None:
-        self._compared = compared
-        self._found: dict[tuple[Any, ...], _Shape | None] = {}
+    `locate` renders and locates the documents of a chat. `compared` returns the texts that it compares with them.
+    """
 
-    def located(self, chat: Chat, options: tuple[Any, ...], locate: Callable[..., MarkedText]) -> MarkedText | None:
-        """Return `locate(chat, *options)`, but without `messages`, by the shape of the chat; None if it does not tell.
+    def __init__(self, locate: Callable[..., list[MarkedText]], compared: Callable[[Chat], set[str]]) -> None:
+        self._locate, self._compared = locate, compared
+        self._found: dict[tuple[Any, ...], tuple[list[_Document], re.Pattern[str]]] = {}
+        """(documents of all chats of a shape, texts that their contents do not have)."""
 
-        Messages must have only roles and contents. Their contents have no special tokens.
+    def located(self, chat: Chat, *options: Any) -> list[MarkedText] | None:
+        """Locate the documents of a chat by its shape, without `messages`; None if its shape does not tell.
+
+        Their contents have no special tokens.
         """
-        contents: list[Any] = [message.get("content") for message in chat.messages if len(message) == 2]
-        if {*map(type, contents)} != {str} or len(contents) < len(chat.messages) or len(contents) > _MOST:
+        contents = chat.contents
+        if contents is None or chat.tools is not None or chat.kwargs or len(contents) > _MOST:
             return None
-        if chat.tools is not None or chat.kwargs or chat.weights or chat.partly:
-            return None
-        cores = [content.strip() for content in contents]
-        framed = [one.replace(core, _CORE, 1) if core else one for one, core in zip(contents, cores, strict=True)]
-        messages = [{**message, "content": one} for message, one in zip(chat.messages, framed, strict=True)]
-        fields = tuple([tuple(message.items()) for message in messages])  # in their order: templates may write them all
-        key = fields, chat.first, chat.masked, chat.required, options
+        cores = [*map(str.strip, contents)]
+        framed = [_CORE] * len(cores)
+        if cores != contents or "" in cores:
+            framed = [one.replace(core, _CORE, 1) if core else one for one, core in zip(contents, cores, strict=True)]
+        roles = [message["role"] for message in chat.messages]
+        names = chain.from_iterable(chat.messages)  # templates may write all fields, in their order
+        key = (*roles, *names, *framed), chat.first, options
         if key not in self._found and len(self._found) < _MOST:
-            self._found[key] = self._shape(replace(chat, messages=messages), lambda one: locate(one, *options))
-        shape, joined = self._found.get(key), "".join(contents)
-        if shape is None or shape.absent.search(joined) or (not joined.isascii() and MARK_BYTES in joined.encode()):
-            return None
-        return shape.filled(cores)
+            self._found[key] = self._shape(chat, framed, options)
+        documents, absent = self._found.get(key, _ALONE)
+        return None if absent.search("".join(contents)) else [one.filled(cores) for one in documents]
 
-    def _shape(self, chat: Chat, locate: Callable[[Chat], MarkedText]) -> _Shape | None:
-        """Return the shape of a chat with `_CORE` in its contents; None if contents may change where answers are."""
-        absent = set[str]()
-        unknown = [at for at, message in enumerate(chat.messages) if _CORE in message["content"]]
+    def _shape(
+        self, chat: Chat, framed: list[str], options: tuple[Any, ...]
+    ) -> tuple[list[_Document], re.Pattern[str]]:
+        """Return the shape of chats whose contents are `framed`, with any texts in the places of `_CORE`."""
+        absent, messages = self._compared(chat), [{**message} for message in chat.messages]
+        compared, unknown = [*absent], {at for at, text in enumerate(framed) if _CORE in text}
         for at in unknown:
-            text = chat.messages[at]["content"].replace(_CORE, chr(_FIRST + at))
-            chat.messages[at]["content"] = Placeholder(text, absent)
+            messages[at]["content"] = Placeholder(framed[at].replace(_CORE, chr(_FIRST + at)), absent)
         try:
-            located, compared = locate(chat), self._compared(chat)
-        except (DocumentError, ValueError):
-            return None
-        texts, characters = STANDING_IN.split(located.text), [*STANDING_IN.finditer(located.text)]
-        numbers = [ord(found[0]) - _FIRST for found in characters]
-        may_overlap = any(_may_overlap(text, one) for text in {*texts} for one in compared)
-        may_overlap |= any(text in one[1:-1] for text in {*texts[1:-1]} for one in compared)  # from content to content
-        if "" in absent or may_overlap or {*numbers} != {*unknown}:
-            return None
-        places = [*chain.from_iterable(located.trained or ()), *(located.exchange_starts or ())]
-        counts = [bisect_left(characters, place, key=re.Match.start) for place in places]
-        return _Shape(
-            located,
-            [*chain.from_iterable((text, "") for text in texts)][:-1],
-            numbers,
-            [(place - count, count) for place, count in zip(places, counts, strict=True)],
-            re.compile("|".join(map(re.escape, sorted(absent | compared))) or "(?!)"),
-        )
+            documents = [*map(_document, self._locate(replace(chat, messages=messages), *options))]
+        except (DocumentError, TemplateError):
+            return _ALONE
+        texts = {text for document in documents for text in document.parts[::2]}
+        # otherwise, the template itself may write these characters
+        are_once = all(len({*one.numbers} & unknown) == len(one.numbers) for one in documents)
+        if not are_once or any(_may_overlap(text, other) for text in texts for other in compared):
+            return _ALONE
+        return documents, re.compile("|".join(map(re.escape, sorted(absent))))
+
+
+def _document(located: MarkedText) -> _Document:
+    """Cut a document around the characters that stand for contents."""
+    parts = _STANDING_IN.split(located.text)
+    places = [*chain.from_iterable(located.trained or ()), *(located.exchange_starts or ())]
+    counts = [len(_STANDING_IN.findall(located.text, 0, place)) for place in places]
+    shifted = [(place - count, count) for place, count in zip(places, counts, strict=True)]
+    return _Document(located, parts, [ord(one) - _FIRST for one in parts[1::2]], shifted)
 
 
 def _may_overlap(text: str, other: str) -> bool:
     """Whether another text may lie partly in a text before or after a content, and partly in the content."""
-    return any(text.endswith(other[:size]) or text.startswith(other[size:]) for size in range(1, len(other)))
+    return text in other[1:-1] or any(
+        text.endswith(other[:size]) or text.startswith(other[size:]) for size in range(1, len(other))
+    )

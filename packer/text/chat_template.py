@@ -64,7 +64,7 @@ class ChatTemplate:
         if locates_answers and source is None and not has_generation_tags(self.templates.sources.get("default", "")):
             self.stand_in = self._stand_ins.of(Chat([]))
         self._other = ChatTemplate(tokenizer, self.stand_in) if self.stand_in is not None else None
-        self._shapes = Shapes(self._compared)
+        self._shapes = Shapes(self._located, self._compared)
 
     @property
     def content(self) -> list[Any] | dict[str, str]:
@@ -79,8 +79,8 @@ class ChatTemplate:
 
     def locate(
         self, chat: Chat, train_on: TrainOn, *, exchanges: bool = False, untrained: Sequence[str] = ()
-    ) -> MarkedText:
-        """Render a chat; find the characters that are trained and, if requested, where its exchanges begin.
+    ) -> list[MarkedText]:
+        """Render the documents of a chat; find the trained characters and, if requested, the starts of exchanges.
 
         An exchange begins where the rendering of the previous message ends. If a single rendering does not show where
         that is, the chat counts as one exchange. With `train_on` "completion", everything after the first `chat.first`
@@ -88,16 +88,21 @@ class ChatTemplate:
 
         Raises a DocumentError if the trained characters cannot be located exactly.
         """
-        if not untrained:
-            located = self._shapes.located(chat, (train_on, exchanges), self._locate)
-            if located is not None:
-                return located
-        return self._locate(chat, train_on, exchanges, untrained)._replace(messages=chat.messages)
+        found = None if untrained else self._shapes.located(chat, train_on, exchanges)
+        return found or self._located(chat, train_on, exchanges, untrained)
 
-    def _locate(self, chat: Chat, train_on: TrainOn, exchanges: bool, untrained: Sequence[str] = ()) -> MarkedText:
+    def _located(
+        self, chat: Chat, train_on: TrainOn, exchanges: bool, untrained: Sequence[str] = ()
+    ) -> list[MarkedText]:
         """Locate like `locate`, by rendering this chat."""
+        meaning: dict[TrainOn, TrainOn] = {"each-answer": "completion", "last": "assistant"}
+        options = meaning.get(train_on, train_on), exchanges, untrained
+        return [self._locate(one, *options)._replace(messages=one.messages) for one in chat.documents(train_on)]
+
+    def _locate(self, chat: Chat, train_on: TrainOn, exchanges: bool, untrained: Sequence[str]) -> MarkedText:
+        """Render and locate one document."""
         if self._other is not None and self._stand_ins.of(chat) == self.stand_in:
-            located = self._other.locate(chat, train_on, exchanges=exchanges, untrained=untrained)
+            located = self._other._locate(chat, train_on, exchanges, untrained)
             answers = sum(message["role"] == "assistant" for message in chat.messages)
             return located._replace(counted=(*located.counted, "stood in")) if answers > 1 else located
         if not chat.messages:

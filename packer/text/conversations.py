@@ -7,6 +7,7 @@ marks that decide whether they are trained; without marks, --train-on decides.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -50,6 +51,9 @@ _WEIGHTS = names("message", "weight")
 _INVERSE = {field.name for fields in FIELDS.values() for field in fields if field.means == "untrained"}
 _READ = {SPANS, REASONING[0], *MARKS["message"]}
 """Fields of a message, besides its content, that may decide what is trained."""
+_UNUSUAL = re.compile("[\ud800-\udfff\U000f0000-\U0010ffff]")
+"""Lone surrogates, and private-use characters, some of which mark places in renderings."""
+_ROLES = {*ROLE_NAMES.values()}
 _NO_TEXT = {"name", SPANS, *names("message", "role"), *MARKS["message"]}
 """Fields of a message that are not part of its content."""
 
@@ -83,22 +87,27 @@ class Chat:
     """Weights of messages in the loss, by number, other than 0 and 1."""
     partly: dict[float, dict[int, Message]] = field(default_factory=dict)
     """For weights of parts (0: not trained), copies of messages, by number, with marks around parts of this weight."""
+    contents: list[str] | None = None
+    """Contents of all messages, if these have only a role and usual text; otherwise None."""
 
-    def each_answer(self) -> list[Chat]:
-        """Return a chat for each trained answer. Its prompt is the messages before the answer.
+    def documents(self, train_on: TrainOn) -> list[Chat]:
+        """Return the documents of a chat: usually itself; with "last", its beginning up to the last answer.
 
-        Without trained answers, return one chat without messages.
+        With "each-answer", these are its beginnings up to each trained answer. The messages before the answer are the
+        prompt. Without such answers, "last" returns the chat, and "each-answer" a chat without messages.
         """
-        messages = enumerate(self.messages)
-        turns = [at for at, message in messages if message["role"] == "assistant" and at not in self.masked]
-        ending = [replace(self, messages=self.messages[: turn + 1], first=turn) for turn in turns if turn >= self.first]
-        return [replace(chat, masked=frozenset()) for chat in ending] or [replace(self, messages=[], first=0)]
-
-    def up_to_last_answer(self) -> Chat:
-        """Return the chat up to its last answer, with all earlier messages as its prompt; unchanged without answers."""
-        messages = enumerate(self.messages)
-        turns = [at for at, message in messages if at >= self.first and message["role"] == "assistant"]
-        return replace(self, messages=self.messages[: turns[-1] + 1], first=turns[-1]) if turns else self
+        if train_on not in ("last", "each-answer"):
+            return [self]
+        messages, is_last = enumerate(self.messages), train_on == "last"
+        answers = [at for at, message in messages if at >= self.first and message["role"] == "assistant"]
+        answers = answers[-1:] if is_last else [at for at in answers if at not in self.masked]
+        found = [
+            replace(
+                self, messages=self.messages[: at + 1], first=at, masked=self.masked & {*range(at + 1)}, contents=None
+            )
+            for at in answers
+        ]
+        return found or [self if is_last else replace(self, messages=[], first=0, contents=None)]
 
     def exchanges(self) -> list[int]:
         """Return the numbers of the messages at which exchanges begin, except the first exchange.
@@ -125,20 +134,28 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     The first `shared` messages of a single column belong to the prompt. Raises a DocumentError if a value is wrong, or
     if a message contradicts `train_on`.
     """
-    parts = [messages_of(record[column], column) for column in columns]
+    parts = [record[column] for column in columns]
+    contents = _plain_contents(parts)
+    if contents is None:
+        parts = [*map(messages_of, parts, columns)]
     shared = len(parts[0]) if len(parts) > 1 else shared
     system = _system_message(parts, record)
     first = len(system) + shared if shared or len(parts) > 1 else 0
-    marks = _marked_messages([*zip(columns, parts, strict=True)], train_on, first, len(system))
+    messages = [*system, *chain.from_iterable(parts)]
+    if contents is None or system:
+        contents = _plain_contents([messages])
+    marked = [] if contents is not None else [*zip(columns, parts, strict=True)]
+    marks = _marked_messages(marked, train_on, first, len(system))
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
         raise _wrong_type(f"'{TEMPLATE_KWARGS}'", kwargs, "an object is expected")
     return Chat(
-        [*system, *(m if len(m) == 2 else _with_joined_thoughts(m) for m in chain.from_iterable(parts))],
+        messages if contents is not None else [*map(_with_joined_thoughts, messages)],
         first,
         tools_of(record.get(TOOLS)),
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
         *marks,
+        contents,
     )
 
 
@@ -189,10 +206,19 @@ def messages_of(value: Any, column: str) -> list[Message]:
         raise _wrong_type(f"'{column}'", value, "a list of messages is expected")
     if value and isinstance(value[0], dict) and value[0].keys() >= {_ASKED, _ANSWERED}:
         value = [*chain.from_iterable(map(_exchange, value))]
-    return [
-        message if _is_plain(message) else _message(message, f"'{column}' message {number}")
-        for number, message in enumerate(value)
-    ]
+    return [_message(message, f"'{column}' message {number}") for number, message in enumerate(value)]
+
+
+def _plain_contents(parts: list[Any]) -> list[str] | None:
+    """Return the contents of conversations if all messages have only a known role and a text; None for others."""
+    messages = [*chain.from_iterable(parts)] if {*map(type, parts)} == {list} else []
+    if {*map(type, messages)} != {dict} or {*map(len, messages)} != {2} or {*chain(*messages)} != {"role", "content"}:
+        return None
+    roles, contents = ([message[name] for message in messages] for name in ("role", "content"))
+    if {*map(type, roles), *map(type, contents)} != {str} or not _ROLES.issuperset(roles):
+        return None
+    joined = "".join(contents)
+    return contents if joined.isascii() or not _UNUSUAL.search(joined) else None
 
 
 def _exchange(turn: Any) -> list[Any]:
@@ -265,14 +291,6 @@ def _check_part(part: Any, where: str) -> None:
     if (refused := refusal("part", part)) is not None:
         raise record_error(f"{where}: {refused}")
     text_of(part.get("text"), f"the text of {where}")
-
-
-def _is_plain(message: object) -> bool:
-    """Whether a message has only a known role and ASCII content, like most messages, and needs no further checks."""
-    if type(message) is not dict or len(message) != 2:
-        return False
-    role, content = message.get("role"), message.get("content")
-    return type(role) is str and ROLE_NAMES.get(role) == role and type(content) is str and content.isascii()
 
 
 def plain(value: Any, where: str) -> Any:

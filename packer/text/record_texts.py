@@ -81,15 +81,12 @@ def _checked(values: Sequence[Any], column: str) -> Sequence[str]:
 
 
 def chats_of(record: Mapping[str, Any], records: Records, train_on: TrainOn) -> list[Chat]:
-    """Return the conversations of a record's documents. Raises a DocumentError if a value is wrong."""
+    """Return the conversation of a record, or both of a preference pair. Raises a DocumentError if a value is wrong."""
     if records.as_chats:
         record = _with_messages(record, records)
     if records.kind == "pair":
         return _chats_of_pair(record, records, train_on)
-    chat = chat_of(record, records.columns, train_on)
-    if train_on == "each-answer":
-        return chat.each_answer()
-    return [chat.up_to_last_answer() if train_on == "last" else chat]
+    return [chat_of(record, records.columns, train_on)]
 
 
 def _with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any]:

@@ -371,6 +371,5 @@ def _thought_of(message: Message) -> str:
     content = message.get("content", "")
     content = str(content) if isinstance(content, list) else content
     found = [content.partition("</think>")[0].rpartition("<think>")[2]] if "</think>" in content else []
-    if len(message) > 2:  # most have only a role and a content
-        found += [message[name] for name in REASONING if name in message]
+    found += [message[name] for name in REASONING if name in message]
     return "" if not found else "Two and two." if any(str(text).strip() for text in found) else "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -23,8 +22,6 @@ BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
 
 MARK_BYTES = END_GENERATED.encode()[:3]
 """First bytes of all marks in UTF-8."""
-STANDING_IN = re.compile("[\U00100000-\U0010ffff]")
-"""Private-use characters that stand for unknown contents."""
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # names with another meaning within a call
@@ -113,28 +110,22 @@ class Placeholder:
     def __init__(self, text: str, absent: set[str]) -> None:
         self._text, self._absent = text, absent
 
+    __class__ = property(lambda _: str)  # so that `is string` is true
+
     def __reduce__(self) -> tuple[type[Placeholder], tuple[str, set[str]]]:
         return type(self), (self._text, self._absent)
-
-    __class__ = property(lambda _: str)  # so that `is string` is true
 
     def _refuse(self, *_: object) -> NoReturn:
         self._absent.add("")
         raise TemplateError("a content is not known")
 
-    def __repr__(self) -> str:
-        self._absent.add("")  # raises nothing, because messages of errors contain values
-        return type(self).__name__
-
-    # Python's own functions on strings raise a TypeError, because this is no string; these would not always
-    __len__ = __iter__ = __getitem__ = __int__ = __float__ = __index__ = __hash__ = _refuse
+    # jinja2 would catch the TypeError that others raise because this is no string, or print its class
+    __len__ = __getitem__ = __float__ = __hash__ = __repr__ = _refuse
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("strip", "lstrip", "rstrip"):
-            return partial(self._stripped, getattr(str, name))
-        if hasattr(str, name):
+        if name not in ("strip", "lstrip", "rstrip"):
             self._refuse()
-        raise AttributeError(name)
+        return partial(self._stripped, getattr(str, name))
 
     def _stripped(self, strip: Any, characters: str | None = None) -> Placeholder:
         if characters is not None and not characters.isspace():
@@ -155,31 +146,24 @@ class Placeholder:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str) and other in self
 
-    def __add__(self, other: object) -> Placeholder:
+    def __add__(self, other: object) -> Any:
         return _joined([self, other]) if isinstance(other, str) else NotImplemented
 
-    def __radd__(self, other: object) -> Placeholder:
+    def __radd__(self, other: object) -> Any:
         return _joined([other, self]) if isinstance(other, str) else NotImplemented
 
 
 def _joined(values: Iterable[object]) -> Any:
     """Join what a template writes, as text. The result is a placeholder if there is one among the values."""
-    parts: list[Any] = [*values]
-    try:
-        return "".join(parts)
-    except TypeError:  # most parts are text
-        parts = [part if type(part) is Placeholder else str(part) for part in parts]
+    parts = [*values]
+    text = "".join(map(as_text, parts))
     unknown = next((part for part in parts if type(part) is Placeholder), None)
-    if unknown is None:
-        return "".join(parts)
-    if any(STANDING_IN.search(part) for part in parts if type(part) is str):
-        unknown._refuse()
-    return Placeholder("".join(map(as_text, parts)), unknown._absent)
+    return text if unknown is None else Placeholder(text, unknown._absent)
 
 
-def as_text(rendered: Any) -> str:
-    """Return what a template writes as text, in which characters stand for unknown contents."""
-    return rendered._text if type(rendered) is Placeholder else rendered
+def as_text(value: Any) -> str:
+    """Return a value as templates write it. For a placeholder, this is the character that stands for a content."""
+    return value._text if type(value) is Placeholder else str(value)
 
 
 class LoopProgress:

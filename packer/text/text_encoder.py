@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -281,16 +282,13 @@ class Encoder:
     def _chats(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[MarkedText]:
         """Yield the conversations of records as text. One without messages is empty."""
         assert self._template is not None
-        meaning: dict[TrainOn, TrainOn] = {"each-answer": "completion", "last": "assistant"}
-        train_on = meaning.get(self.train_on, self.train_on)
+        locate = partial(self._template.locate, exchanges=self.has_exchanges, untrained=self._untrained_parts)
         for row, record in enumerate(records_of(columns)):
             try:
                 for column in self.records.json_columns:
                     record[column] = from_json(record[column], f"'{column}'")
-                for chat in chats_of(record, self.records, self.train_on):
-                    located = self._template.locate(
-                        chat, train_on, exchanges=self.has_exchanges, untrained=self._untrained_parts
-                    )
+                chats = chats_of(record, self.records, self.train_on)
+                for located in chain.from_iterable(locate(chat, self.train_on) for chat in chats):
                     text_of(located.text, "the rendered conversation")
                     if located.weights is not None and self.records.kind == "pair":
                         message = "a message has a weight, and --pairs stores none: set it to 0 or 1, or remove it"
