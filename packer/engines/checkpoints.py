@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -22,9 +22,6 @@ from packer.engines.engine import Engine, run_once
 from packer.errors import UNREADABLE
 from packer.progress import Progress
 from packer.stores.store import Store
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _ALIGNED = 64  # bytes
 _HEAD = 16 << 10  # bytes of a large checkpoint that are read to get its facts
@@ -115,7 +112,8 @@ class Checkpoints:
         """Return the facts of the existing checkpoints "STAGE-NUMBER", by number. Lists their folder once."""
         names = {str(number): 0 for number in numbers}
         sizes = names if self.store is None else self.store.sizes(f"{self.folder}/{stage}", among=names)
-        facts = self._each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
+        each = map if self.store is None else self.store.each
+        facts = each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
         return {int(name): each for name, each in zip(sizes, facts, strict=True) if each is not None}
 
     def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
@@ -143,9 +141,6 @@ class Checkpoints:
         elif not self.store.put_if_absent(file, content) and self.load(name) is None:  # damaged
             self.store.delete(file)
             self.store.put_if_absent(file, content)
-
-    def _each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        return [task(item) for item in items] if self.store is None else self.store.each(task, items)
 
     def _file(self, name: str) -> str:
         stage, _, number = name.rpartition("-")

@@ -288,10 +288,7 @@ class Output:
         self.store.put_files({entry.file: path for path, entry in written.items()})
 
     def committed(self, names: Mapping[int, Sequence[str]]) -> dict[int, list[ShardEntry]]:
-        """Return the entries of the tasks whose shards are all in place with the right sizes.
-
-        names: file names of the shards of each task.
-        """
+        """Return the entries of tasks whose shards are all in place with the right sizes. names: files of each task."""
         sizes = self.store.sizes(among=[name for each in names.values() for name in each])
         in_place = [task for task, each in names.items() if sizes.keys() >= {*each}]
         saved = self.checkpoints.facts_of("committed", in_place)

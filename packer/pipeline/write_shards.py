@@ -59,9 +59,8 @@ class RowMaker:
 
     def _kept(self, rows: LocatedRows) -> KeptValues:
         """Return the values of the rows' documents in kept columns."""
-        if not self.row_format.kept:
-            return KeptValues(lists=np.empty(0, np.int64), values={})
-        lists, extra = np.unique(rows.documents), self.documents.table.extra
+        lists = np.unique(rows.documents) if self.row_format.kept else np.empty(0, np.int64)
+        extra = self.documents.table.extra
         return KeptValues(lists=lists, values={name: extra[name].at(lists) for name in self.row_format.kept})
 
 

@@ -75,8 +75,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     yield from (f"{name} is not listed in the manifest" for name in unlisted)
     yield from manifest_faults(folder, manifest)
     counted, found, in_order = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)), {}, {}
-    sizes = manifest.shards.column("bytes")
-    total = int(sizes.sum())
+    total = int(manifest.shards.column("bytes").sum())
     report = TaskSums(lambda done: progress("verify", done, total))
     task, shards = partial(_checked_shard, folder, manifest), range(len(manifest.shards))
     for shard, faults, segments in engine.run(task, shards, report):
@@ -84,7 +83,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
         found[shard] = faults
         if segments.ends is not None:
             in_order[shard] = segments.ends
-        report(shard, int(sizes[shard]))
+        report(shard, int(manifest.shards.column("bytes")[shard]))
     wrong = [fault for _, faults in sorted(found.items()) for fault in faults]
     for shard, (first, _) in sorted(in_order.items()):
         before = in_order.get(shard - 1)

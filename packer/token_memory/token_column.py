@@ -271,9 +271,7 @@ def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
     return chunk, index * size, size
 
 
-def gather(
-    column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32], largest: int = np.iinfo(np.int32).max
-) -> int:
+def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32], largest: int = 2**31 - 1) -> int:
     """Copy spans of token ids or labels.
 
     Each type of values has its own kernel, because most columns have one type and compiling takes long.
@@ -291,16 +289,14 @@ def gather(
         The first span with a value that is neither in 0 to `largest` nor `allowed`, or -1. The spans before it are
         copied.
     """
-    first_wrong = -1
+    wrong = list[int]()
     addresses, chunks = find_values(column, spans.lists, spans.starts)
     destinations = np.uint64(out.ctypes.data) + (4 * spans.places).astype(np.uint64)
     codes = column.value_codes[chunks]
     for code in np.flatnonzero(np.bincount(codes)).tolist():
         found = np.where(codes == code, addresses, np.uint64(0))
-        wrong = _gather(found, np.empty(0, VALUE_TYPES[code]), spans.lengths, allowed, largest, destinations)
-        if wrong >= 0 and not 0 <= first_wrong < wrong:
-            first_wrong = int(wrong)
-    return first_wrong
+        wrong.append(_gather(found, np.empty(0, VALUE_TYPES[code]), spans.lengths, allowed, largest, destinations))
+    return min((span for span in wrong if span >= 0), default=-1)
 
 
 @jit_if_large
@@ -329,9 +325,8 @@ def _gather(
     destinations: NDArray[np.uint64],
 ) -> int:
     """Copy values at addresses, of the type of the empty array `typed`, to int32 values; skip spans at address 0."""
-    spans = len(found)
-    for s in range(spans):
-        if s + _AHEAD < spans:
+    for s in range(len(found)):
+        if s + _AHEAD < len(found):
             prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
         if found[s] == 0:
             continue
