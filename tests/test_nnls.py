@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from packer.algorithms import get_algorithm
 from packer.algorithms.nnls import (
     PatternColumns,
-    Strategies,
     WantedSums,
     count_strategies,
     every_strategy,
@@ -20,6 +19,7 @@ from packer.algorithms.nnls import (
     no_columns,
 )
 from packer.algorithms.open_packs import best_fit_decreasing
+from packer.algorithms.patterns import Rows
 from packer.errors import PackerError
 from tests.helpers import naive
 from tests.helpers.algorithms import assert_valid, jit_only, packs_of
@@ -95,7 +95,7 @@ def test_amounts_are_the_least_squares_at_the_size_of_the_paper():
 def test_places_without_a_segment_take_shorter_ones_then_padding():
     # 2 packs of [6, 4] are asked for and there is one 4; the 3 goes where the other would
     histogram = histogram_of(10, {6: 2, 4: 1, 3: 1})
-    strategy = Strategies(np.array([0, 2]), np.array([4, 6], np.int32), np.empty(1))
+    strategy = Rows(values=np.array([4, 6], np.int32), row_starts=np.array([0, 2]))
     assert packs_of(fill(histogram, 2, strategy, np.array([2]))) == {(6, 4): 1, (6, 3): 1}
     assert packs_of(fill(histogram, 2, strategy, np.array([9]))) == {(6, 4): 1, (6, 3): 1}
     assert packs_of(fill(histogram, 1, strategy, np.array([0]))) == {(6,): 2, (4,): 1, (3,): 1}
@@ -103,8 +103,9 @@ def test_places_without_a_segment_take_shorter_ones_then_padding():
 
 @given(data=st.data(), histogram=histograms(st.integers(1, 12)), limit=st.integers(1, 8))
 def test_any_counts_give_packs_of_all_there_is(data, histogram, limit):
-    strategies = Strategies(*every_strategy(len(histogram) - 1, limit), np.empty(0))
-    size = len(strategies.offsets) - 1
+    offsets, lengths = every_strategy(len(histogram) - 1, limit)
+    strategies = Rows(values=lengths, row_starts=offsets)
+    size = len(strategies)
     counts = np.array(data.draw(st.lists(st.integers(0, 6), min_size=size, max_size=size)), np.int64)
     patterns = fill(histogram, limit, strategies, counts)
     assert_valid(patterns, histogram, limit)

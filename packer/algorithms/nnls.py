@@ -50,14 +50,6 @@ A column is linearly dependent on the passive columns if its squared distance fr
 """
 
 
-class Strategies(NamedTuple):
-    """Strategies, and the number of packs of each."""
-
-    offsets: NDArray[np.int64]  # (strategies + 1,)
-    lengths: NDArray[np.int32]  # (offsets[-1],)
-    amounts: NDArray[np.float64]  # (strategies,)
-
-
 class PatternColumns(NamedTuple):
     """Strategies as columns of the matrix.
 
@@ -92,36 +84,31 @@ def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None, start:
     """
     limit = segment_limit(histogram, PAPER_DEPTH if max_segments is None else max_segments)
     capacity = len(histogram) - 1
-    strategies = count_strategies(capacity, limit, MOST_STRATEGIES)
-    if strategies > MOST_STRATEGIES:
+    number = count_strategies(capacity, limit, MOST_STRATEGIES)
+    if number > MOST_STRATEGIES:
         raise PackerError(
             f"nnlshp lists every way to fill {capacity} tokens with at most {limit} segments: "
-            f"{strategies:,} or more, above its limit of {MOST_STRATEGIES:,}; choose auto, or fewer segments"
+            f"{number:,} or more, above its limit of {MOST_STRATEGIES:,}; choose auto, or fewer segments"
         )
     columns, passive = PatternColumns(*every_strategy(capacity, limit)), no_columns(capacity + 1)
-    target = WantedSums(histogram.astype(np.float64), _paper_weights(capacity))
+    weights = np.ones(capacity + 1)
+    weights[: CHEAP_LENGTHS + 1] = CHEAP_WEIGHT**2
+    target = WantedSums(histogram.astype(np.float64), weights)
     if start is not None:
         columns, passive = _started(columns, target, start)
     tolerance = 1e-12 * max(1, int(histogram.sum()))  # slopes below this count as zero
     passive = improve(columns, target, passive, tolerance)
-    solution = _taken(columns, passive)
-    counts = np.rint(solution.amounts).astype(np.int64)
-    if limit == 1:
-        return fill(histogram, limit, solution, counts)
-
-    # Each remaining segment of length l gets a pack {l, max_len - l}.
-    left = np.maximum(histogram - _places(solution, counts, capacity), 0)
-    partner = np.minimum(np.arange(capacity + 1), capacity - np.arange(capacity + 1))
-    pairs = np.stack([partner, capacity - partner], axis=1)
+    columns_used, amounts = passive.columns[: passive.used], passive.amounts[: passive.used]
+    strategies = Rows(values=columns.lengths, row_starts=columns.offsets).chosen(columns_used)
+    counts = np.rint(amounts).astype(np.int64)
+    places = np.zeros(capacity + 1, np.int64)
+    np.add.at(places, strategies.values, np.repeat(counts, np.diff(strategies.row_starts)))
+    # Each remaining segment of length l gets a pack {l, max_len - l}, or {l} if packs have one segment.
+    left = np.maximum(histogram - places, 0)
     rest = np.flatnonzero(left)
-    whole = rest == capacity
-    kept = np.stack([~whole, np.ones(len(rest), bool)], axis=1)
-    completed = Strategies(
-        np.concatenate([solution.offsets, solution.offsets[-1] + np.cumsum(kept.sum(axis=1))]),
-        np.concatenate([solution.lengths, pairs[rest][kept].astype(np.int32)]),
-        np.empty(0),
-    )
-    return fill(histogram, limit, completed, np.concatenate([counts, left[rest]]))
+    pairs = np.stack([rest, capacity - rest], axis=1)[:, :limit].astype(np.int32)
+    of_rest = Rows(values=pairs.ravel(), row_starts=np.arange(len(rest) + 1) * pairs.shape[1])
+    return fill(histogram, limit, Rows.joined([strategies, of_rest]), np.concatenate([counts, left[rest]]))
 
 
 def _started(columns: PatternColumns, target: WantedSums, start: Patterns) -> tuple[PatternColumns, Passive]:
@@ -140,38 +127,18 @@ def _started(columns: PatternColumns, target: WantedSums, start: Patterns) -> tu
     return columns, _settle(columns, target, passive, np.zeros(len(columns.offsets) - 1, np.bool_))
 
 
-def _taken(columns: PatternColumns, passive: Passive) -> Strategies:
-    """Return the strategies with an amount above 0, in the order in which they entered the passive set."""
-    chosen = Rows(values=columns.lengths, row_starts=columns.offsets).chosen(passive.columns[: passive.used])
-    return Strategies(chosen.row_starts, chosen.values, passive.amounts[: passive.used])
-
-
-def _places(solution: Strategies, counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """Return the number of places of each length if strategy k has counts[k] packs, shape (max_len + 1,)."""
-    places = np.zeros(capacity + 1, np.int64)
-    np.add.at(places, solution.lengths, np.repeat(counts, np.diff(solution.offsets)))
-    return places
-
-
-def _paper_weights(capacity: int) -> NDArray[np.float64]:
-    """Return the squares of the paper's weights, shape (max_len + 1,)."""
-    weights = np.ones(capacity + 1)
-    weights[: CHEAP_LENGTHS + 1] = CHEAP_WEIGHT**2
-    return weights
-
-
-def fill(histogram: NDArray[np.int64], limit: int, solution: Strategies, counts: NDArray[np.int64]) -> Patterns:
+def fill(histogram: NDArray[np.int64], limit: int, strategies: Rows, counts: NDArray[np.int64]) -> Patterns:
     """Pack each strategy k `counts[k]` times, then the remaining segments by best fit.
 
     If the strategies need more segments of a length than exist, the last packs are built without the missing segments.
     Best fit may fill the gap with shorter segments; what remains is padding. Empty packs are dropped. Equal lengths
-    must be neighbors in a strategy.
+    must be neighbors in a strategy; a length of 0 is skipped.
     """
     # When a length runs out, a strategy gets at most two more groups: one pack with too few segments of it, and packs
     # with none.
     packs = open_packs(histogram, len(histogram) - 1, more=len(counts) + 2 * np.count_nonzero(histogram))
     found = np.empty(len(histogram), np.int64)
-    links = _fill(histogram, limit, solution.offsets, solution.lengths, counts, found, packs, no_links())
+    links = _fill(histogram, limit, strategies.row_starts, strategies.values, counts, found, packs, no_links())
     patterns = to_patterns(packs.groups, links)
     owners = np.repeat(np.arange(len(patterns.counts)), np.diff(patterns.offsets))
     order = np.lexsort((-patterns.extents, owners))

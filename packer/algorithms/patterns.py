@@ -50,16 +50,10 @@ class Patterns:
         """Number of packs."""
         return int(self.counts.sum())
 
-    @property
-    def max_segments(self) -> int:
-        """Number of segments in the longest pattern; 0 if there are no patterns."""
-        return int(np.diff(self.offsets).max(initial=0))
-
-    def rows(self, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None) -> Rows:
-        """Return the extents of all rows, or of `packs[i]` rows of pattern `numbers[i]` for each i."""
-        if numbers is None or packs is None:
-            numbers, packs = np.arange(len(self.counts), dtype=np.int32), self.counts
-        return Rows(values=self.extents, row_starts=self.offsets).chosen(np.repeat(numbers, packs))
+    def rows(self) -> Rows:
+        """Return the extents of all rows."""
+        numbers = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
+        return Rows(values=self.extents, row_starts=self.offsets).chosen(numbers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -316,43 +316,20 @@ def survey(planning: Planning) -> Survey:
     """
     options = planning.reader.options
     target = max(1, min(BLOCK_PLACE, _rows_per_partition(planning) * options.max_len // BLOCKS_PER_PARTITION))
-    marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
-    account = None
+    account, starts, documents, places = None, [np.zeros(1, np.int64)], 0, 0
     for chunk in each_chunk(planning.reader, Segments.places_of_documents, planning.engine.workers):
         account = chunk.account if account is None else account + chunk.account
         histogram += chunk.histogram
-        marker.add(chunk.values)
+        # A block ends with the document that reaches a multiple of the target.
+        sums = places + np.cumsum(np.maximum(chunk.values, target // BLOCK_DOCUMENTS), dtype=np.int64)
+        multiples = np.arange(places // target + 1, int(sums[-1]) // target + 1) * target
+        starts.append(documents + 1 + np.searchsorted(sums, multiples))
+        documents, places = documents + len(sums), int(sums[-1])
     segments = int(histogram.sum())
     account = require_segments(account, segments, options)
-    return Survey(account=account, segments=segments, histogram=histogram, block_starts=marker.finish())
-
-
-class BlockMarker:
-    """Divides a stream of documents into blocks. The segments of a block take about `target` tokens in rows.
-
-    A document counts as at least target / BLOCK_DOCUMENTS tokens.
-    """
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._starts = [np.zeros(1, np.int64)]
-        self._documents = 0
-        self._places = 0
-
-    def add(self, places: NDArray[np.int64]) -> None:
-        """Add documents; `places` has the number of tokens that each takes in rows."""
-        sums = self._places + np.cumsum(np.maximum(places, self._target // BLOCK_DOCUMENTS), dtype=np.int64)
-        last = int(sums[-1]) if len(sums) else self._places
-        # A block ends with the document that reaches a multiple of the target.
-        multiples = np.arange(self._places // self._target + 1, last // self._target + 1) * self._target
-        self._starts.append(self._documents + 1 + np.unique(np.searchsorted(sums, multiples)))
-        self._documents, self._places = self._documents + len(places), last
-
-    def finish(self) -> NDArray[np.int64]:
-        """Return the block starts plus the end: block b has the documents starts[b] to starts[b + 1] - 1."""
-        starts = np.concatenate(self._starts)
-        return starts if starts[-1] == self._documents else np.append(starts, self._documents)
+    block_starts = np.unique(np.concatenate([*starts, [documents]]))
+    return Survey(account=account, segments=segments, histogram=histogram, block_starts=block_starts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
