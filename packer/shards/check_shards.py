@@ -27,7 +27,7 @@ from packer.shards.located_rows import LocatedRows, is_segment
 from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.reader import check_size, open_shard, read_manifest, read_rejected
 from packer.shards.row_checks import documents_fault, rows_fault, sharing_fault
-from packer.shards.writer import Counts, ids_in
+from packer.shards.writer import Counts
 from packer.signals import CURRENT_TASK
 from packer.stores import AnyPath
 from packer.stores.local_files import local_copy
@@ -170,7 +170,8 @@ def _counts(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) ->
     elif "labels" in batch.schema.names:
         places = segments.places(options.align, options.max_len)
         trained = count_trained(places, as_numpy(batch["labels"].flatten()))
-    return Counts.of(segments, trained, ids_in(batch).values())
+    names = (manifest.row_format.input_ids, "labels")
+    return Counts.of(segments, trained, [as_numpy(batch[name].values) for name in batch.schema.names if name in names])
 
 
 def _tokens_fault(batch: pa.RecordBatch, segments: LocatedRows, manifest: Manifest) -> str | None:

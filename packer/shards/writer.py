@@ -12,9 +12,9 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from packer.algorithms.index_arrays import joined_ranges, restart_positions
-from packer.arrow import as_arrow, as_numpy, as_scalar, numpy_dtype
+from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
-from packer.column_names import NO_LOSS, PADDING, SEGMENT_COLUMNS, TREE_INPUT_IDS
+from packer.column_names import NO_LOSS, PADDING, SEGMENT_COLUMNS
 from packer.json_records import ShardEntry
 from packer.shards.files import HashingFile
 from packer.shards.located_rows import LocatedRows
@@ -61,12 +61,6 @@ class Counts(NamedTuple):
         """Return the counts of two parts together."""
         sums = Counts(*map(sum, zip(self, other, strict=True)))
         return sums._replace(largest_id=max(self.largest_id, other.largest_id))
-
-
-def ids_in(batch: pa.RecordBatch) -> dict[str, NDArray[np.int32]]:
-    """Return tokens and labels of a record batch, by column, each of shape (rows * max_len,); none of an index."""
-    names = ("input_ids", TREE_INPUT_IDS, "labels")
-    return {name: as_numpy(batch[name].values) for name in batch.schema.names if name in names}
 
 
 TokenColumns: TypeAlias = Mapping[str, TokenColumn]
@@ -119,15 +113,15 @@ class CopiedRows:
 
     def batch(self) -> tuple[pa.RecordBatch, Counts]:
         """Build the record batch of the rows, and count their tokens."""
-        max_len = self.row_format.max_len
+        max_len, trained = self.row_format.max_len, self.trained
         arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(each), max_len) for each in self.columns.values()]
         arrays += _segment_arrays(self.rows, self.kept, self.row_format)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.row_format.schema)
-        ids, trained = ids_in(batch), self.trained
+        ids = [self.columns[name] for name in (self.row_format.input_ids, "labels") if name in self.columns]
         if trained is None and "labels" in self.row_format.token_columns:
-            ids.pop("labels", None)
+            del ids[1:]  # the labels are tokens
             trained = self.rows.lengths - 1
-        return batch, Counts.of(self.rows, trained, ids.values())
+        return batch, Counts.of(self.rows, trained, ids)
 
 
 def copy_rows(
