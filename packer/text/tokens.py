@@ -104,10 +104,11 @@ class Texts(NamedTuple):
     @classmethod
     def of(cls, marked: Sequence[MarkedText]) -> Texts:
         """Return marked texts as columns."""
-        spans = [(at, *span) for at, one in enumerate(marked) for span in one.trained or ()]
-        starts = [(at, start) for at, one in enumerate(marked) for start in one.exchange_starts or ()]
-        spans_and_starts = (np.array(spans, np.int64).reshape(-1, 3), np.array(starts, np.int64).reshape(-1, 2))
-        return cls([one.text for one in marked], np.array([one.row for one in marked], np.int64), *spans_and_starts)
+        spans, starts = [one.trained or () for one in marked], [one.exchange_starts or () for one in marked]
+        of_spans, of_starts = (np.repeat(np.arange(len(marked)), [*map(len, lists)]) for lists in (spans, starts))
+        bounds, firsts = (np.fromiter(chain(*lists), np.int64) for lists in (chain(*spans), starts))
+        columns = np.column_stack([of_spans, bounds.reshape(-1, 2)]), np.column_stack([of_starts, firsts])
+        return cls([one.text for one in marked], np.array([one.row for one in marked], np.int64), *columns)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
