@@ -68,7 +68,7 @@ def texts_of(columns: Columns, records: Records, train_on: TrainOn, *, may_be_em
     texts = Texts([*map(add, prompts, completions)], rows)
     if train_on == "all":
         return texts
-    return texts._replace(spans=np.column_stack([rows, [*map(len, prompts)], texts.lengths]))
+    return texts._replace(spans=np.column_stack([rows, [*map(len, prompts)], [*map(len, texts.texts)]]))
 
 
 def _checked(values: Sequence[Any], column: str) -> Sequence[str]:

@@ -322,18 +322,14 @@ class Encoder:
         if self._template is not None or not (prefix or ending):
             return ids, bounds, np.zeros(len(ends), np.int64)
         firsts, sizes = bounds[:-1], np.diff(bounds)
-        added = np.column_stack(
-            [
-                (sizes > 0) & ~_hold(ids, firsts, sizes, prefix),
-                (sizes > 0) & ~_hold(ids, ends - len(ending), sizes, ending),
-            ]
-        )
-        counts = added * [len(prefix), len(ending)]
-        places = np.repeat(np.column_stack([firsts, ends]).ravel(), counts.ravel())
-        whole = np.tile(np.array([*prefix, *ending], np.int32), len(ends))
-        chosen = np.repeat(added.ravel(), np.tile([len(prefix), len(ending)], len(ends)))
-        bounds = bounds + np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
-        return np.insert(ids, places, whole[chosen]), bounds, counts[:, 0]
+        begun = (sizes > 0) & ~_hold(ids, firsts, sizes, prefix)
+        ended = (sizes > 0) & ~_hold(ids, ends - len(ending), sizes, ending)
+        fronts = begun * len(prefix)
+        # endings first: they precede the prefix of the next document, which has the same place
+        places = np.append(ends[ended].repeat(len(ending)), firsts[begun].repeat(len(prefix)))
+        added = [*ending * np.count_nonzero(ended), *prefix * np.count_nonzero(begun)]
+        shifts = np.append(0, np.cumsum(fronts + ended * len(ending)))
+        return np.insert(ids, places, added), bounds + shifts, fronts
 
 
 def _further_fields(messages: Sequence[Mapping[str, Any]], place: Place = "message") -> dict[str, int]:
@@ -373,7 +369,8 @@ def _token_spans(
     tokens, inside = (each[: 2 * len(owners)].reshape(-1, 2) for each in places)
     shifts = (bounds[:-1] + fronts)[owners]
     starts, stops = tokens[:, 0] + shifts, tokens[:, 1] + inside[:, 1] + shifts
-    stops = np.where(texts.spans[:, 2] == texts.lengths[owners], bounds[1:][owners], stops)
+    to_end = texts.spans[:, 2] == np.array([*map(len, texts.texts)])[owners]
+    stops[to_end] = bounds[1:][owners[to_end]]
     return starts, stops, len(np.unique(owners[inside.any(axis=1)]))
 
 

@@ -110,11 +110,6 @@ class Texts(NamedTuple):
         columns = np.column_stack([of_spans, bounds.reshape(-1, 2)]), np.column_stack([of_starts, firsts])
         return cls([one.text for one in marked], np.array([one.row for one in marked], np.int64), *columns)
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of characters of each text."""
-        return np.fromiter(map(len, self.texts), np.int64, len(self.texts))
-
 
 class TokenPlaces(NamedTuple):
     """Positions of characters among the tokens of their texts."""
@@ -176,7 +171,7 @@ class TextTokens:
         """
         cuts = np.concatenate([texts.spans[:, 1:].ravel(), texts.exchange_starts[:, 1]])
         owners = np.concatenate([texts.spans[:, 0].repeat(2), texts.exchange_starts[:, 0]])
-        check_address_space(_ADDRESS_SPACE + _PER_CHARACTER * int(texts.lengths.sum()), "tokens")
+        check_address_space(_ADDRESS_SPACE + _PER_CHARACTER * sum(map(len, texts.texts)), "tokens")
         try:
             return self._encode(texts.texts, cuts, owners)
         except BaseException as error:
@@ -321,15 +316,14 @@ class TokenCharacters:
         found = np.minimum(np.searchsorted(begun[1:], wanted, side="right"), ends[owners])
         inside = found < ends[owners]
         inside[inside] = (begun[found] < wanted)[inside] | self._continues[ids[found[inside]]]
-        exact = np.array([*map(self._is_kept, texts)], np.bool_)
-        # tokens that leave characters out, such as spaces before an added token, are too short
-        exact &= np.diff(begun[bounds]) == [*map(len, texts)]
-        return TokenPlaces(found - bounds[owners], inside), exact
-
-    def _is_kept(self, text: str) -> bool:
-        """Whether the tokens of a text spell it, unless they leave characters out."""
         forms = self._forms
-        return forms is not None and (text.isascii() or all(unicodedata.is_normalized(form, text) for form in forms))
+        kept = (  # tokens spell these texts, unless they leave characters out
+            forms is not None and (text.isascii() or all(unicodedata.is_normalized(form, text) for form in forms))
+            for text in texts
+        )
+        # tokens that leave characters out, such as spaces before an added token, are too short
+        exact = np.fromiter(kept, np.bool_, len(texts)) & (np.diff(begun[bounds]) == [*map(len, texts)])
+        return TokenPlaces(found - bounds[owners], inside), exact
 
 
 def _kept_forms(settings: Mapping[str, Any]) -> set[Any] | None:
@@ -496,8 +490,7 @@ def hard_texts(settings: Mapping[str, Any]) -> list[str]:
 
 def _drawn(ids: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """Draw one text in a thousand, by a hash of its tokens."""
-    sums = np.append(np.uint64(0), np.cumsum(ids, dtype=np.uint64))
-    totals = sums[ends] - sums[np.concatenate([[0], ends[:-1]])]
+    totals = np.add.reduceat(np.append(ids, np.int32(0)), np.append(0, ends)[:-1], dtype=np.uint64)
     return np.flatnonzero((totals * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % np.uint64(_ONE_IN) == 0)
 
 
