@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import packer
 from packer.algorithms import jit, permute
+from packer.plan import partition_plan
 from tests.helpers.pack import hashes, made_documents, save_arrow
 from tests.helpers.small import shrink
 
@@ -76,6 +78,18 @@ def test_kernels_that_take_long_as_plain_python_go_on_compiled_to_the_same_bytes
     packer.pack(source, tmp_path / "both", max_len=256, sync=False)
     assert jit._is_compiling
     assert hashes(tmp_path / "both") == hashes(tmp_path / "compiled")
+
+
+def test_a_plain_kernel_whose_helpers_are_compiled_meanwhile_draws_the_same():
+    """Compiled helpers return keys as int, half of them above the largest int64."""
+    seed, starts = np.uint64(7), np.arange(0, 401, 4)
+    drawn = [np.arange(400) for _ in range(2)]
+    owners = [np.zeros(400, np.int64) for _ in range(2)]
+    for number, of in enumerate((lambda kernel: kernel.compiled, lambda kernel: kernel.function)):
+        of(permute.permute_runs)(starts, seed, permute.EQUAL_LENGTHS, 1, drawn[number])
+        of(partition_plan._deal_blocks)(np.empty(4, np.uint32), seed, owners[number])
+    assert drawn[0].tolist() == drawn[1].tolist() != list(range(400))
+    assert owners[0].tolist() == owners[1].tolist()
 
 
 def test_a_shared_cache_keeps_kernels_of_different_sources_apart(tmp_path):

@@ -56,7 +56,10 @@ def mixed(value: np.uint64) -> np.uint64:
 
 @jit_if_large
 def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> np.uint64:
-    """Return the key, uint64, of the draws for a purpose and one of its streams (partition, extent, ...)."""
+    """Return the key, uint64, of the draws for a purpose and one of its streams (partition, extent, ...).
+
+    Hand it on as np.uint64(key): where the caller runs as plain Python, but this kernel is compiled, it returns int.
+    """
     key = mixed(np.uint64(seed) + _GOLDEN)
     key = mixed(key ^ (np.uint64(purpose) * _GOLDEN))
     return mixed(key ^ (np.uint64(stream) * _FACTOR_1))
@@ -113,7 +116,7 @@ def permute_runs(starts: NDArray[np.int64], key: np.uint64, purpose: int, first:
     """Permute each run out[starts[i]:starts[i + 1]] in place, with the draws of stream `first + i`."""
     for run in range(len(starts) - 1):
         if starts[run + 1] - starts[run] > 1:
-            permute(out, starts[run], starts[run + 1], stream_key(key, purpose, first + run))
+            permute(out, starts[run], starts[run + 1], np.uint64(stream_key(key, purpose, first + run)))
 
 
 def permuted_all(indices: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -381,6 +381,6 @@ def _deal_blocks(out_turns: NDArray[np.uint32], seed: np.uint64, out: NDArray[np
     for first in range(0, len(out), partitions):
         for partition in range(partitions):
             turns[partition] = partition
-        permute(turns, 0, partitions, stream_key(seed, BLOCKS, first))
+        permute(turns, 0, partitions, np.uint64(stream_key(seed, BLOCKS, first)))
         for block in range(first, min(first + partitions, len(out))):
             out[block] = turns[block - first]
