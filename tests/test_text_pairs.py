@@ -430,3 +430,12 @@ def test_records_that_cannot_be_used_are_left_out_with_both_answers(tmp_path, to
     assert sorted(answers[0]) == sorted(answers[1])
     predicted = collect_figures.dataset_figures(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
     assert predicted.rows == made[0].rows
+
+
+def test_blocks_without_any_prompt_are_left_out_where_prompts_are_json(tmp_path, tokenizer, small):
+    good = {"prompt": json.dumps([user("a")]), "chosen": [assistant("b")], "rejected": [assistant("c")]}
+    without = {"chosen": [user("a"), assistant("b")], "rejected": [user("a"), assistant("c")]}
+    source = write_lines(tmp_path / "pairs.jsonl", [good, *[without] * 9])
+    options = {"text_column": "prompt:json,chosen,rejected", "on_error": "skip"}
+    totals = pack(source, tmp_path / "out", tokenizer, **options).totals
+    assert (totals.documents_packed, totals.documents_dropped["rejected"]) == (1, 9)

@@ -286,7 +286,7 @@ class Encoder:
         for row, record in enumerate(records_of(columns)):
             try:
                 for column in self.records.json_columns:
-                    record[column] = from_json(record[column], f"'{column}'")
+                    record[column] = from_json(record.get(column), f"'{column}'")
                 chats = chats_of(record, self.records, self.train_on)
                 for located in chain.from_iterable(locate(chat, self.train_on) for chat in chats):
                     text_of(located.text, "the rendered conversation")
