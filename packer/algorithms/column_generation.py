@@ -267,12 +267,12 @@ def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64
 def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: int) -> int:
     """Return a lower bound: the value of all segments divided by the value of the best pattern, rounded up.
 
-    The value of all segments is summed exactly, in halves that fit into int64. Example: 3 segments worth 2 each, with
-    no pack worth more than 4, need at least 2 packs.
+    Python's integers make it exact. Example: 3 segments worth 2 each, with no pack worth more than 4, need at least 2
+    packs.
     """
     if best == 0:
         return 0
-    worth = (int(demand @ (values >> 20)) << 20) + int(demand @ (values % (1 << 20)))
+    worth: int = sum(count * value for count, value in zip(demand.tolist(), values.tolist(), strict=True))
     return -(-worth // best)
 
 
