@@ -77,7 +77,17 @@ def teach_numba() -> None:
 
     @overload(copy_ids)
     def _copy_ids(values, allowed, largest, out):
-        def implementation(values, allowed, largest, out):
+        def copied(values, allowed, largest, out):
+            memcpy(out.ctypes.data, values.ctypes.data, np.intp(4 * len(values)))
+            bits, is_valid = np.int32(0), True
+            for i in range(len(out)):
+                bits |= out[i]
+            if bits < 0 or bits > largest:  # a value may be; without --vocab-size, only if one is negative
+                for i in range(len(out)):
+                    is_valid &= ((out[i] >= 0) | (out[i] == allowed)) & (out[i] <= largest)
+            return is_valid
+
+        def converted(values, allowed, largest, out):
             is_valid = True
             for i in range(len(values)):  # one pass, which LLVM vectorizes, is faster than array expressions
                 value = values[i]
@@ -85,7 +95,7 @@ def teach_numba() -> None:
                 is_valid &= ((value >= 0) | (value == allowed)) & (value <= largest)
             return is_valid
 
-        return implementation
+        return copied if values.dtype == types.int32 else converted
 
     @overload(prefetch)
     def _prefetch(address, count):

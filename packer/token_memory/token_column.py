@@ -366,6 +366,7 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
         chunk, _, out[i] = _locate(column, lists[i], chunk)
 
 
+@jit_if_large
 def count_trained(places: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the number of trained tokens of each segment, shape (segments,).
 
@@ -373,7 +374,13 @@ def count_trained(places: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArr
         places: (segments,) index of the first token of each segment in `labels`, ascending.
         labels: flat int32, negative where there is no loss, and outside the segments.
     """
-    counts: NDArray[np.int32] = np.add.reduceat(labels >= 0, places, dtype=np.int32)
+    counts = np.empty(len(places), np.int32)
+    for s in range(len(places)):
+        own = labels[places[s] : places[s + 1] if s + 1 < len(places) else len(labels)]
+        trained = np.int32(0)
+        for i in range(len(own)):  # from 0, so that the compiler rules out negative indices and vectorizes
+            trained += np.int32(own[i] >= 0)
+        counts[s] = trained
     return counts
 
 
