@@ -44,6 +44,7 @@ def teach_numba() -> None:
     from numba.extending import intrinsic, overload
 
     memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+    _teach_copy_ids(memcpy)
 
     @intrinsic
     def as_pointer(typing_context, address):
@@ -75,6 +76,20 @@ def teach_numba() -> None:
 
         return implementation
 
+    @overload(prefetch)
+    def _prefetch(address, count):
+        def implementation(address, count):
+            for ahead in range(0, min(count, _FETCHED), _LINE):
+                fetch_line(np.uint64(address) + np.uint64(ahead))
+
+        return implementation
+
+
+def _teach_copy_ids(memcpy: Any) -> None:
+    """Register the implementation of `copy_ids`; memcpy: the function of C."""
+    from numba.core import types
+    from numba.extending import overload
+
     @overload(copy_ids)
     def _copy_ids(values, allowed, largest, out):
         def copied(values, allowed, largest, out):
@@ -96,11 +111,3 @@ def teach_numba() -> None:
             return is_valid
 
         return copied if values.dtype == types.int32 else converted
-
-    @overload(prefetch)
-    def _prefetch(address, count):
-        def implementation(address, count):
-            for ahead in range(0, min(count, _FETCHED), _LINE):
-                fetch_line(np.uint64(address) + np.uint64(ahead))
-
-        return implementation
