@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import datasets
@@ -20,11 +21,13 @@ from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
 from packer.sources.inputs import DecodedInput
+from packer.text.tokens import TextTokens
 from tests.helpers import naive_chats
 from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer, trained
 from tests.helpers.commands import succeeded
 from tests.helpers.kills import Killed
 from tests.helpers.pack import segments_in
+from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
@@ -395,3 +398,24 @@ def test_text_is_packed_without_torch_and_without_a_warning(tmp_path, tokenizer,
         [sys.executable, "-c", f"{NO_TORCH}\nimport transformers"], capture_output=True, text=True, env=env, check=True
     )
     assert ("PyTorch" in plain.stderr) == (usual is None)  # the warning that packer avoids
+
+
+RECORDS = {
+    "texts": [{"text": one["text"]} for one in texts()],
+    "prompts": [{"prompt": f"{at} ", "completion": one["text"]} for at, one in enumerate(texts())],
+    "pairs": [{"prompt": f"{at} ", "chosen": one["text"], "rejected": "no"} for at, one in enumerate(texts())],
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_texts_of_a_block_are_tokenized_in_calls_of_limited_size(tmp_path, tokenizer, monkeypatch, kind):
+    source = write_lines(tmp_path / "records.jsonl", RECORDS[kind])
+    options = {"pairs": True} if kind == "pairs" else {}
+    whole = shards(pack(source, tmp_path / "whole", tokenizer, **options))
+    calls, encode = [], TextTokens.encode
+    monkeypatch.setattr(TextTokens, "encode", lambda self, one: calls.append(one.texts) or encode(self, one))
+    shrink(monkeypatch, call_characters=300)
+    assert shards(pack(source, tmp_path / "parts", tokenizer, **options)) == whole
+    longest = max(map(len, chain.from_iterable(calls)))
+    assert len(calls) > 10
+    assert all(sum(map(len, one)) < 300 + 2 * longest for one in calls)

@@ -38,14 +38,12 @@ from packer.text.conversations import IMAGES_PAGE, Chat, from_json, record_error
 from packer.text.record_texts import begin_together, chats_of, records_of, refuse_undesirable, texts_of
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Tokenizer, open_tokenizer
-from packer.text.tokens import MarkedText, Texts, TextTokens, TokenPlaces, Tokens, json_hash
+from packer.text.tokens import CHARACTERS, MarkedText, Texts, TextTokens, TokenPlaces, Tokens, json_hash
 
 if TYPE_CHECKING:
     from packer.text.chat_template import ChatTemplate
 
-# maximum size of one tokenizer call, which needs hundreds of bytes per token
-_CHARACTERS = 1 << 20
-_DOCUMENTS = 1 << 10
+_DOCUMENTS = 1 << 10  # maximum number of chats in one tokenizer call
 
 _PLACES: tuple[Place, ...] = ("message", "part")
 _OTHERS: tuple[Means, ...] = ("template", "reasoning", "prompt", "completion")
@@ -256,13 +254,14 @@ class Encoder:
         columns = {name: column_values(block, name) for name in records.needed if name in {*found, *records.columns}}
         refuse_undesirable(columns, records.columns)
         if self._template is None and len(block):
-            yield texts_of(columns, records, self.train_on, may_be_empty=bool(self._ending)), []
+            texts = texts_of(columns, records, self.train_on, may_be_empty=bool(self._ending))
+            yield from ((part, []) for part in texts.parts(self.documents_per_record or 1))
         chats, size = list[MarkedText](), 0
         for chat in self._chats(columns) if self._template is not None else ():
             chats.append(chat)
             size += len(chat.text)
             is_whole = len(chats) % (self.documents_per_record or 1) == 0
-            if is_whole and (size >= _CHARACTERS or len(chats) >= _DOCUMENTS):
+            if is_whole and (size >= CHARACTERS or len(chats) >= _DOCUMENTS):
                 yield Texts.of(chats), chats
                 chats, size = [], 0
         if chats:

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 _PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
 """Bytes written as themselves in a byte-level vocabulary. The others are written as U+0100 and the letters after it."""
+
+CHARACTERS = 1 << 20
+"""Approximate maximum size of the texts of one tokenizer call, which needs hundreds of bytes per token."""
 
 _NORMALIZED = 64  # number of characters before and after a position that are normalized to test for composition
 
@@ -109,6 +112,18 @@ class Texts(NamedTuple):
         bounds, firsts = (np.fromiter(chain(*lists), np.int64) for lists in (chain(*spans), starts))
         columns = np.column_stack([of_spans, bounds.reshape(-1, 2)]), np.column_stack([of_starts, firsts])
         return cls([one.text for one in marked], np.array([one.row for one in marked], np.int64), *columns)
+
+    def parts(self, together: int) -> Iterator[Texts]:
+        """Yield the texts of each tokenizer call. Each `together` texts, such as answers of a pair, stay together."""
+        ends = np.cumsum([*map(len, self.texts)])[together - 1 :: together]
+        bounds = [0, *(together * (np.flatnonzero(np.diff(ends // CHARACTERS)) + 1)).tolist(), len(self.texts)]
+        for first, last in pairwise(bounds):
+            columns = []
+            for column in (self.spans, self.exchange_starts):
+                own = column[slice(*np.searchsorted(column[:, 0], [first, last]))].copy()
+                own[:, 0] -= first
+                columns.append(own)
+            yield Texts(self.texts[first:last], self.rows[first:last], *columns)
 
 
 class TokenPlaces(NamedTuple):

@@ -23,6 +23,7 @@ PLACES = {
     "piece": "packer.sources.spill._PIECE",
     "compared_documents": "packer.text.tokens._ONE_IN",
     "fast_characters": "packer.text.tokens._ENOUGH",
+    "call_characters": "packer.text.tokens.CHARACTERS",
     "first_characters": "packer.text.tokens._FIRST",
     "text_per_process": "packer.sources.spill.TEXT_PER_PROCESS",
     "json_block": "packer.sources.json_files._BLOCK",
