@@ -82,6 +82,21 @@ def test_of_two_files_each_is_a_process_and_one_file_is_none(tmp_path, tokenizer
     assert sorted(done) == [0, 1]
 
 
+def test_processes_import_nothing_from_the_current_folder_and_one_fewer_than_workers_is_started(
+    tmp_path, tokenizer, monkeypatch
+):
+    source = write_lines(tmp_path / "texts.jsonl", texts())
+    for name in ("json", "packer"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    of_two(monkeypatch)
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: started.append(args) or popen(*args, **options))
+    assert pack(source, tmp_path / "out", tokenizer, workers=2).totals.documents == len(texts())
+    assert len(started) == 1  # this process tokenizes, too
+
+
 def test_the_error_is_the_first_of_the_source(tmp_path, tokenizer, monkeypatch):
     records = [*chats()]
     for at in (11, 25, 38):

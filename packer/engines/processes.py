@@ -25,7 +25,8 @@ from packer.engines.engine import Call, Engine, Report, Result, run_tasks
 from packer.errors import PackerError
 from packer.signals import CURRENT_TASK, raise_if_interrupted
 
-_SERVE = "import sys; from packer.engines.processes import serve; serve(int(sys.argv[1]))"
+# Python puts the current folder, which may have modules of the same names, before the path of imports.
+_SERVE = "import sys; sys.path[:] = sys.argv[2:]; from packer.engines.processes import serve; serve(int(sys.argv[1]))"
 _POLL = 0.05  # seconds after which a waiting thread checks for a reason to stop
 _REPORTED_EVERY = 1.0  # seconds between reports of a task
 
@@ -61,9 +62,10 @@ class Processes(Engine):
             try:
                 return call(number)
             except ProcessEndedError as error:
+                remedy = "if memory is short, set fewer --workers, and " if str(error) == "SIGKILL" else ""
                 raise PackerError(
-                    f"a process that tokenizes ended ({error}): if memory is short, set fewer --workers, and repeat "
-                    "the same command: it resumes where it stopped"
+                    f"a process that tokenizes ended ({error}): {remedy}repeat the same command: it resumes where it "
+                    "stopped"
                 ) from None
             finally:
                 idle.put(call)
@@ -82,15 +84,16 @@ class ProcessEndedError(Exception):
 class TaskProcess:
     """A process that runs a pickled task, and ends when this process closes its end of the pipe.
 
-    It has the environment variables of this process. `defaults` sets variables that this process does not have.
+    It has the environment variables and the path of imports of this process. `defaults` sets variables that this one
+    does not have.
     """
 
     def __init__(self, content: bytes, defaults: Mapping[str, str] | None = None) -> None:
         self._pipe, theirs = Pipe()
-        variables = {**(defaults or {}), **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        variables = {**(defaults or {}), **os.environ}
         with theirs:
             fd = theirs.fileno()
-            words = [sys.executable, "-c", _SERVE, str(fd)]
+            words = [sys.executable, "-c", _SERVE, str(fd), *sys.path]
             # In a separate session, so that Ctrl-C in the terminal does not end the process.
             self._process = subprocess.Popen(
                 words, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, start_new_session=True
