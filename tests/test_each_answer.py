@@ -186,7 +186,8 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
                 assert located.trained == [(len(prompt), len(located.text))]
                 exact += 1
     assert exact / total > share
-    known = ("does not render", "asks for", "always or never")  # a system prompt; a thought that the answer lacks
+    # a system prompt; a thought that the answer lacks
+    known = ("does not render", "the generation prompt ends with", "always or never")
     assert all(any(words in message for words in known) for message in refused)
 
 
